@@ -1,0 +1,299 @@
+/* mtplx: local language models that draft with their own multi-token-prediction (MTP) head.
+ *
+ * Two nouns and a verb:
+ *
+ *   mtplx_model  immutable once loaded: weights, tokenizer, chat template, MTP head.
+ *   mtplx_seq    one mutable timeline: token ids, KV cache, recurrent state, MTP cache.
+ *   forward      rows (sequence, token, position) go in, hidden states and logits come out.
+ *
+ * On top of them stands mtplx_gen, which decodes: it drafts up to `depth` tokens with the MTP head,
+ * verifies them in one forward pass and commits the accepted prefix, so that the emitted tokens
+ * follow exactly the law of the target model under the given sampler. Greedy output is
+ * byte-identical with and without drafting, in any batch and on any number of threads.
+ *
+ * Conventions. Functions that can fail take a trailing `mtplx_error *err` (may be NULL) and return
+ * mtplx_status or a pointer that is NULL on failure. The message is one sentence that names the
+ * file or field and what to do. Strings are UTF-8. Memory returned as `char *` or `int32_t *` is
+ * freed with mtplx_free(). Nothing prints, exits or installs signal handlers.
+ *
+ * Threads. A model may be shared by any number of threads; calls that run it are serialised by a
+ * lock inside the model. A sequence or generation belongs to one thread at a time. */
+#ifndef MTPLX_H
+#define MTPLX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MTPLX_API __attribute__((visibility("default")))
+#else
+#define MTPLX_API
+#endif
+
+#define MTPLX_VERSION "0.1.0"
+
+/* Largest draft depth, and so at most MTPLX_MAX_DEPTH + 1 uncommitted rows per sequence. */
+#define MTPLX_MAX_DEPTH 8
+
+/* ---- Errors ------------------------------------------------------------------------------- */
+
+typedef enum mtplx_status {
+    MTPLX_OK = 0,
+    MTPLX_ERR_ARGUMENT,    /* the caller passed something out of range */
+    MTPLX_ERR_IO,          /* a file could not be opened or read */
+    MTPLX_ERR_FORMAT,      /* a file or text is malformed */
+    MTPLX_ERR_UNSUPPORTED, /* well-formed, but not something this build runs */
+    MTPLX_ERR_MEMORY,      /* an allocation failed */
+    MTPLX_ERR_LIMIT,       /* a stated limit was reached (context window, output size, steps) */
+    MTPLX_ERR_CANCELLED,   /* the caller's cancel flag was seen */
+} mtplx_status;
+
+typedef struct mtplx_error {
+    mtplx_status status;
+    char message[500];
+} mtplx_error;
+
+/* Static name of a status ("argument", "io", ...). */
+MTPLX_API const char *mtplx_status_name(mtplx_status status);
+
+/* Library version, MTPLX_VERSION of the build. */
+MTPLX_API const char *mtplx_version(void);
+
+/* Frees what this library returned as `char *` or `int32_t *`. NULL is allowed. */
+MTPLX_API void mtplx_free(void *p);
+
+/* ---- Model -------------------------------------------------------------------------------- */
+
+typedef struct mtplx_model mtplx_model;
+
+typedef enum mtplx_proj_quant {
+    MTPLX_PROJ_KEEP = 0, /* use the stored weights */
+    MTPLX_PROJ_Q4,       /* re-quantise to 4 bits, group 64 (or 32 where 64 does not divide) */
+    MTPLX_PROJ_Q8,
+} mtplx_proj_quant;
+
+/* Zero-initialise, then set what you need: every zero is the default. */
+typedef struct mtplx_load_options {
+    const char *device;      /* NULL or "auto": the fastest; "cpu"; "ref": plain float32 oracle */
+    int threads;             /* 0: one per usable CPU */
+    bool no_mtp;             /* do not load the MTP head */
+    const char *mtp_adapter; /* LoRA safetensors for the MTP head (PEFT names), or NULL */
+    bool merge_mtp_adapter;  /* fold the adapter into the MTP weights instead of keeping it apart */
+    mtplx_proj_quant mtp_proj_quant; /* re-quantise the MTP head's projections at load */
+    mtplx_proj_quant mlp_proj_quant; /* re-quantise the trunk's MLP projections at load */
+    int max_rows;                    /* rows of one prefill chunk; 0: 256 */
+} mtplx_load_options;
+
+/* Loads a checkpoint directory in Hugging Face or MLX layout. Weights stay memory-mapped in their
+ * stored form. Errors: IO, FORMAT (the sentence names tensor and file), UNSUPPORTED, MEMORY. */
+MTPLX_API mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *options,
+                                        mtplx_error *err);
+
+/* Frees a model. Every sequence of it must be gone. NULL is allowed. */
+MTPLX_API void mtplx_model_free(mtplx_model *model);
+
+/* The checkpoint that ships with mtplx: $MTPLX_HOME/models/nano, the build tree or the installed
+ * prefix. Returns a path to mtplx_free(), or NULL when none is found. */
+MTPLX_API char *mtplx_embedded_model_path(mtplx_error *err);
+
+/* What was loaded. Pointers live as long as the model. */
+typedef struct mtplx_model_info {
+    const char *path;
+    const char *architecture;  /* family name, e.g. "qwen3_5" */
+    const char *model_type;    /* as in config.json */
+    const char *device;        /* "ref", or "cpu/avx2" and the like */
+    const char *quantization;  /* e.g. "bf16", "mlx affine 4-bit g64 (mixed)" */
+    const char *norm_encoding; /* "raw" (weight - 1 stored) or "baked", as detected for the trunk */
+    const char *mtp_norm_encoding; /* the same for the MTP head, or NULL */
+    bool norms_ambiguous;          /* the evidence for either was contradictory or weak */
+    const char *mtp_source;        /* file the MTP head came from, or NULL */
+    int layers, hidden_size, vocab_size, context_length;
+    bool has_mtp; /* an MTP head is loaded and usable */
+    bool has_tokenizer, has_chat_template;
+    uint64_t parameters; /* trunk and embeddings, logical count */
+    uint64_t mtp_parameters;
+    uint64_t weight_bytes; /* bytes of the mapped tensors in use */
+    int threads;
+} mtplx_model_info;
+
+MTPLX_API const mtplx_model_info *mtplx_model_get_info(const mtplx_model *model);
+
+/* Sampling defaults of the checkpoint (generation_config.json), see mtplx_sampling below. */
+struct mtplx_sampling;
+MTPLX_API void mtplx_model_default_sampling(const mtplx_model *model, struct mtplx_sampling *out);
+
+/* True when `token` ends an answer (eos ids of generation_config.json, config.json and tokenizer).
+ */
+MTPLX_API bool mtplx_model_is_stop_token(const mtplx_model *model, int32_t token);
+
+/* ---- Text --------------------------------------------------------------------------------- */
+
+/* Encodes `len` bytes. Special tokens in the text are recognised unless `plain` is set. Returns a
+ * malloc'ed array of *count ids. Errors: FORMAT (invalid UTF-8 is replaced, not refused), MEMORY.
+ */
+MTPLX_API int32_t *mtplx_encode(const mtplx_model *model, const char *text, size_t len, bool plain,
+                                size_t *count, mtplx_error *err);
+
+/* Decodes ids to text; special tokens are dropped when `skip_special` is set. Bytes that do not
+ * form UTF-8 become U+FFFD. Returns a NUL-terminated string of *len bytes. */
+MTPLX_API char *mtplx_decode(const mtplx_model *model, const int32_t *ids, size_t count,
+                             bool skip_special, size_t *len, mtplx_error *err);
+
+/* Incremental detokeniser: push tokens, read complete UTF-8. */
+typedef struct mtplx_detok mtplx_detok;
+MTPLX_API mtplx_detok *mtplx_detok_new(const mtplx_model *model, bool skip_special);
+MTPLX_API void mtplx_detok_free(mtplx_detok *d);
+/* Feeds one token; returns text that became complete (valid until the next call, maybe empty) and
+ * its length. Never ends inside a code point. NULL only when out of memory. */
+MTPLX_API const char *mtplx_detok_push(mtplx_detok *d, int32_t token, size_t *len);
+/* End of stream: what was held back, incomplete bytes as U+FFFD. */
+MTPLX_API const char *mtplx_detok_flush(mtplx_detok *d, size_t *len);
+
+/* Renders a conversation with the checkpoint's chat template.
+ *   messages_json   JSON array of OpenAI-style messages
+ *   tools_json      JSON array of tools, or NULL
+ *   kwargs_json     JSON object of extra template variables (enable_thinking, ...), or NULL
+ *   add_generation_prompt  open an assistant turn at the end
+ * Returns the prompt text. Errors: FORMAT (bad JSON, or the template's error with its line),
+ * UNSUPPORTED (no template), LIMIT, MEMORY. */
+MTPLX_API char *mtplx_chat_render(const mtplx_model *model, const char *messages_json,
+                                  const char *tools_json, const char *kwargs_json,
+                                  bool add_generation_prompt, size_t *len, mtplx_error *err);
+
+/* ---- Sequences and the forward pass ------------------------------------------------------- */
+
+typedef struct mtplx_seq mtplx_seq;
+
+/* An empty timeline. Memory grows with its length (KV blocks), not with the context window. */
+MTPLX_API mtplx_seq *mtplx_seq_new(mtplx_model *model, mtplx_error *err);
+MTPLX_API void mtplx_seq_free(mtplx_seq *seq);
+
+/* Committed tokens. */
+MTPLX_API size_t mtplx_seq_length(const mtplx_seq *seq);
+MTPLX_API const int32_t *mtplx_seq_tokens(const mtplx_seq *seq);
+
+/* Rows forwarded but not committed yet. */
+MTPLX_API size_t mtplx_seq_pending(const mtplx_seq *seq);
+
+/* Back to the empty timeline; memory is kept for reuse. */
+MTPLX_API void mtplx_seq_reset(mtplx_seq *seq);
+
+/* An independent copy of the committed state. Errors: ARGUMENT (rows pending), MEMORY. */
+MTPLX_API mtplx_seq *mtplx_seq_fork(const mtplx_seq *seq, mtplx_error *err);
+
+/* One row of the ragged forward pass. Rows of a sequence are contiguous and in order. */
+typedef struct mtplx_row {
+    mtplx_seq *seq;
+    int32_t token;
+    bool want_logits;
+    const int32_t *position; /* NULL: the next text position on all axes; else {t, h, w} (mRoPE) */
+} mtplx_row;
+
+/* Results of the last forward on this model; valid until the next call that runs the model. */
+typedef struct mtplx_forward_result {
+    const float *logits; /* [rows that wanted logits][vocab_size], in row order */
+    size_t logits_rows;
+    const float *hidden; /* [n][hidden_size] final-norm hidden states, when asked for */
+} mtplx_forward_result;
+
+typedef enum mtplx_forward_mode {
+    MTPLX_COMMIT = 0, /* prefill and plain decode: rows are committed at once, any number */
+    MTPLX_VERIFY, /* at most MTPLX_MAX_DEPTH + 1 rows a sequence, pending until mtplx_seq_commit */
+} mtplx_forward_mode;
+
+/* Runs `n` rows of one or several sequences in one pass over the weights. A row's result depends
+ * only on its own sequence: not on n, the other sequences, the mode or the thread count.
+ * The MTP caches of the sequences are advanced too (committed history) in MTPLX_COMMIT mode, and by
+ * mtplx_seq_commit otherwise. On error no sequence has changed.
+ * Errors: ARGUMENT, LIMIT (context window), MEMORY. */
+MTPLX_API mtplx_status mtplx_forward(mtplx_model *model, const mtplx_row *rows, size_t n,
+                                     mtplx_forward_mode mode, bool want_hidden,
+                                     mtplx_forward_result *result, mtplx_error *err);
+
+/* Keeps the first `keep` pending rows of a MTPLX_VERIFY pass and forgets the others, as if only the
+ * kept ones had ever been forwarded. */
+MTPLX_API mtplx_status mtplx_seq_commit(mtplx_seq *seq, size_t keep, mtplx_error *err);
+
+/* One draft step of the MTP head for `n` sequences in one pass: feeds tokens[i] as the token after
+ * the last committed one (first step since a commit) or after the previous draft, and returns the
+ * logits [n][vocab_size] of the token after it. At most MTPLX_MAX_DEPTH steps between commits; a
+ * commit or a committing forward ends the drafting. Committed state does not change.
+ * Errors: ARGUMENT (no MTP head, nothing committed, rows pending, too many steps), MEMORY. */
+MTPLX_API mtplx_status mtplx_draft(mtplx_model *model, mtplx_seq *const *seqs,
+                                   const int32_t *tokens, size_t n, mtplx_forward_result *result,
+                                   mtplx_error *err);
+
+/* ---- Sampling and generation -------------------------------------------------------------- */
+
+/* Sampler settings, applied to target and draft alike, in this order: repetition, presence and
+ * frequency penalties, temperature, top-p (on the full distribution), top-k, min-p, renormalise. */
+typedef struct mtplx_sampling {
+    double temperature;       /* 0: greedy */
+    double top_p;             /* in (0, 1]; 1: off */
+    int top_k;                /* 0: off */
+    double min_p;             /* drop tokens below min_p * max p; 0: off */
+    double presence_penalty;  /* subtracted from logits of tokens seen in the completion, [-2, 2] */
+    double frequency_penalty; /* same, times the count, [-2, 2] */
+    double repetition_penalty; /* divides positive, multiplies negative logits of seen tokens; 1:
+                                  off */
+    uint64_t seed;
+} mtplx_sampling;
+
+typedef struct mtplx_gen_options {
+    mtplx_sampling sampling;
+    int depth;        /* draft depth 0..MTPLX_MAX_DEPTH; 0 decodes plainly */
+    int max_tokens;   /* at most this many new tokens; 0: until the context window is full */
+    bool ignore_stop; /* do not end at stop tokens (benchmarks) */
+    const volatile int *cancel; /* polled between chunks and cycles; non-zero ends with CANCELLED */
+} mtplx_gen_options;
+
+typedef enum mtplx_finish {
+    MTPLX_FINISH_NONE = 0, /* still running */
+    MTPLX_FINISH_STOP,     /* a stop token */
+    MTPLX_FINISH_LENGTH,   /* max_tokens or the context window */
+} mtplx_finish;
+
+typedef struct mtplx_gen_stats {
+    uint64_t prompt_tokens, generated_tokens;
+    uint64_t cycles; /* verify passes (plain decode steps count too) */
+    uint64_t bonus, corrections;
+    /* Per draft position: a position counts as drafted in a cycle when every earlier position of
+     * that cycle was accepted. */
+    uint64_t drafted[MTPLX_MAX_DEPTH], accepted[MTPLX_MAX_DEPTH];
+    uint64_t prefill_ns, draft_ns, verify_ns, sample_ns, commit_ns;
+    uint64_t first_token_ns; /* from the start of prefill to the first token */
+    uint64_t decode_ns;      /* from the first token to now */
+} mtplx_gen_stats;
+
+/* One answer being decoded on a sequence. */
+typedef struct mtplx_gen mtplx_gen;
+
+/* Starts decoding after `prompt` (count >= 1 tokens appended to the sequence first). The sequence
+ * stays the caller's and must outlive the generation. No model work happens yet.
+ * Errors: ARGUMENT, LIMIT (the prompt does not fit the context window), MEMORY. */
+MTPLX_API mtplx_gen *mtplx_gen_new(mtplx_seq *seq, const int32_t *prompt, size_t count,
+                                   const mtplx_gen_options *options, mtplx_error *err);
+MTPLX_API void mtplx_gen_free(mtplx_gen *gen);
+
+/* Advances one step: a prefill chunk, or one draft-verify-commit cycle. New tokens, stop token
+ * included, are appended to mtplx_gen_tokens(). Errors: CANCELLED, MEMORY. */
+MTPLX_API mtplx_status mtplx_gen_step(mtplx_gen *gen, mtplx_error *err);
+
+/* The same for several generations of one model in shared forward passes; finished ones are
+ * skipped. Each gets the tokens it would have got alone. */
+MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
+
+MTPLX_API const int32_t *mtplx_gen_tokens(const mtplx_gen *gen, size_t *count);
+MTPLX_API mtplx_finish mtplx_gen_finish(const mtplx_gen *gen);
+MTPLX_API const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *gen);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
