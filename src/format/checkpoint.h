@@ -1,0 +1,38 @@
+/* A checkpoint directory: every tensor of its safetensors files under one name space.
+ *
+ * Files read: those named by model.safetensors.index.json, else model.safetensors, else every
+ * *.safetensors file at the top; then the MTP side files in this order: config key
+ * mlx_lm_extra_tensors.mtp_file, mtp.safetensors, mtp/weights.safetensors,
+ * model-mtp.safetensors. Index entries must stay inside the directory. A file is read once, so a
+ * side file named by the index is simply a shard. A tensor in two files is an error, except that a
+ * side file may repeat tensors of the main files: it then replaces their whole module (all tensors
+ * whose names agree up to the last dot), so that a bf16 side file does not pick up the scales of a
+ * quantised shard.
+ *
+ * Thread-safe for reading once open. */
+#ifndef MX_FORMAT_CHECKPOINT_H
+#define MX_FORMAT_CHECKPOINT_H
+
+#include "format/safetensors.h"
+
+#include <jansson.h>
+
+struct mx_checkpoint;
+
+/* `config` is the parsed config.json (may be NULL) and is only read for mlx_lm_extra_tensors.
+ * NULL on failure: IO (missing file), FORMAT, UNSUPPORTED, MEMORY. */
+struct mx_checkpoint *mx_checkpoint_open(const char *dir, const json_t *config, mtplx_error *err);
+/* One safetensors file <dir>/<file> as a checkpoint of its own (adapters). */
+struct mx_checkpoint *mx_checkpoint_open_file(const char *dir, const char *file, mtplx_error *err);
+void mx_checkpoint_close(struct mx_checkpoint *ck);
+
+/* Lookup in O(log n); NULL when there is none. Tensors live as long as the checkpoint. */
+const struct mx_tensor *mx_checkpoint_find(const struct mx_checkpoint *ck, const char *name);
+size_t mx_checkpoint_count(const struct mx_checkpoint *ck);
+/* Tensor i in order of names. */
+const struct mx_tensor *mx_checkpoint_at(const struct mx_checkpoint *ck, size_t i);
+const char *mx_checkpoint_dir(const struct mx_checkpoint *ck);
+/* True when the tensor came from an MTP side file. */
+bool mx_checkpoint_is_side(const struct mx_checkpoint *ck, const struct mx_tensor *t);
+
+#endif
