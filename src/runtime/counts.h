@@ -1,0 +1,21 @@
+/* Penalties: how token counts change logits. The view of mx_counts that only the sampler needs. */
+#ifndef MX_RUNTIME_COUNTS_H
+#define MX_RUNTIME_COUNTS_H
+
+#include "runtime/sampler.h"
+
+/* True when some logit may differ after penalties. `c` may be NULL. */
+bool mx_counts_active(const struct mx_counts *c, const mtplx_sampling *cfg);
+
+/* True when `id` was seen in the prompt or the completion. */
+bool mx_counts_seen(const struct mx_counts *c, int32_t id);
+
+/* Applies the penalties to row[vocab] in place. Seen ids outside the vocabulary are ignored. */
+void mx_counts_apply(const struct mx_counts *c, const mtplx_sampling *cfg, float *row, int vocab);
+
+/* The seen token with the highest penalised logit (ties to the lower id) and that logit in *value;
+ * 0 and -inf when every one is NaN or -inf. */
+int32_t mx_counts_best(const struct mx_counts *c, const mtplx_sampling *cfg, const float *logits,
+                       int vocab, float *value);
+
+#endif
