@@ -1,0 +1,200 @@
+/* The sampled law of the whole engine: tokens emitted by mtplx_gen on the trained nano model follow
+ * the target model's distribution, whatever the draft depth. (tests/unit/test_law.c does the same
+ * for the acceptance scheme alone, with far more draws.)
+ *
+ * A prompt is prefilled once; every trial forks it, decodes three tokens with its own seed and is
+ * counted in a cell of the joint law. The expected probabilities are computed from plain forward
+ * passes over every reachable context, with a filter written anew here. Chi-square over cells with
+ * an expectation of at least 5, others pooled. 600 trials a setting by default;
+ * MTPLX_LAW_TRIALS=20000 for the long run. */
+#include "golden.h"
+
+#define TOP 4 /* tokens kept per position, so that 4 x 4 x 4 contexts can be enumerated */
+#define CELLS (TOP * TOP * TOP)
+
+struct kept {
+    int32_t id[TOP];
+    double p[TOP];
+};
+
+static int trials(void)
+{
+    const char *s = getenv("MTPLX_LAW_TRIALS");
+    return s ? (int)strtol(s, NULL, 10) : 600;
+}
+
+/* Upper tail of chi-square by Wilson and Hilferty's cube-root normal approximation: good to a few
+ * percent at the far tail, which is all a pass/fail bound of 1e-7 needs. */
+static double chi_square_tail(double x, int dof)
+{
+    double k = dof;
+    if (dof < 1)
+        return 1;
+    double z = (cbrt(x / k) - (1 - 2 / (9 * k))) / sqrt(2 / (9 * k));
+    return 0.5 * erfc(z / sqrt(2));
+}
+
+static void filter(const float *logits, int vocab, const mtplx_sampling *s, struct kept *out)
+{
+    double sum = 0, most = -1e30, total = 0, before = 0;
+    static bool used[1 << 18];
+    memset(used, 0, (size_t)vocab);
+    for (int i = 0; i < vocab; i++)
+        most = logits[i] > most ? logits[i] : most;
+    for (int i = 0; i < vocab; i++)
+        sum += exp((logits[i] - most) / s->temperature);
+    for (int k = 0; k < TOP; k++) {
+        int best = -1;
+        for (int i = 0; i < vocab; i++)
+            if (!used[i] && (best < 0 || logits[i] > logits[best]))
+                best = i;
+        used[best] = true;
+        double p = exp((logits[best] - most) / s->temperature) / sum;
+        out->id[k] = best;
+        out->p[k] = before < s->top_p ? p : 0;
+        before += p;
+        total += out->p[k];
+    }
+    for (int k = 0; k < TOP; k++)
+        out->p[k] /= total;
+}
+
+static void law_after(mtplx_seq *base, const int32_t *tokens, int n, const mtplx_sampling *s,
+                      int vocab, mtplx_model *m, struct kept *out)
+{
+    mtplx_error err = {0};
+    mtplx_forward_result r;
+    mtplx_row rows[4];
+    mtplx_seq *seq = mtplx_seq_fork(base, &err);
+    for (int i = 0; i < n; i++)
+        rows[i] = (mtplx_row){seq, tokens[i], i == n - 1, NULL};
+    assert_int_equal(mtplx_forward(m, rows, (size_t)n, MTPLX_COMMIT, false, &r, &err), MTPLX_OK);
+    filter(r.logits, vocab, s, out);
+    mtplx_seq_free(seq);
+}
+
+static void joint_law(mtplx_seq *base, int32_t last, const mtplx_sampling *s, int vocab,
+                      mtplx_model *m, double cells[CELLS], struct kept *first,
+                      struct kept second[TOP], struct kept third[TOP][TOP])
+{
+    int32_t t[3] = {last, 0, 0};
+    law_after(base, t, 1, s, vocab, m, first);
+    for (int a = 0; a < TOP; a++) {
+        t[1] = first->id[a];
+        law_after(base, t, 2, s, vocab, m, &second[a]);
+        for (int b = 0; b < TOP; b++) {
+            t[2] = second[a].id[b];
+            law_after(base, t, 3, s, vocab, m, &third[a][b]);
+            for (int c = 0; c < TOP; c++)
+                cells[(a * TOP + b) * TOP + c] = first->p[a] * second[a].p[b] * third[a][b].p[c];
+        }
+    }
+}
+
+static int index_of(const struct kept *k, int32_t id)
+{
+    for (int i = 0; i < TOP; i++)
+        if (k->id[i] == id && k->p[i] > 0)
+            return i;
+    fail_msg("token %d was emitted but has probability 0", id);
+    return -1;
+}
+
+static double chi_square(const double *want, const int *have, int n, int *dof)
+{
+    double x = 0, pooled_want = 0, pooled_have = 0;
+    *dof = -1;
+    for (int i = 0; i < CELLS; i++) {
+        double e = want[i] * n;
+        if (e < 5) {
+            pooled_want += e;
+            pooled_have += have[i];
+            continue;
+        }
+        x += (have[i] - e) * (have[i] - e) / e;
+        ++*dof;
+    }
+    if (pooled_want >= 5) {
+        x += (pooled_have - pooled_want) * (pooled_have - pooled_want) / pooled_want;
+        ++*dof;
+    }
+    return x;
+}
+
+static void check_setting(mtplx_model *m, mtplx_seq *base, int32_t last, mtplx_sampling s,
+                          int depth)
+{
+    int vocab = mtplx_model_get_info(m)->vocab_size, n = trials(), dof;
+    double want[CELLS];
+    int have[CELLS] = {0};
+    struct kept first, second[TOP], third[TOP][TOP];
+    uint64_t drafted = 0, accepted = 0;
+    joint_law(base, last, &s, vocab, m, want, &first, second, third);
+    for (int i = 0; i < n; i++) {
+        mtplx_error err = {0};
+        size_t count;
+        s.seed = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)depth;
+        mtplx_gen_options o = {
+            .sampling = s, .depth = depth, .max_tokens = 3 + depth, .ignore_stop = true};
+        mtplx_seq *seq = mtplx_seq_fork(base, &err);
+        mtplx_gen *g = mtplx_gen_new(seq, &last, 1, &o, &err);
+        do
+            assert_int_equal(mtplx_gen_step(g, &err), MTPLX_OK);
+        while (mtplx_gen_get_stats(g)->generated_tokens < 3);
+        const int32_t *t = mtplx_gen_tokens(g, &count);
+        int a = index_of(&first, t[0]), b = index_of(&second[a], t[1]);
+        have[(a * TOP + b) * TOP + index_of(&third[a][b], t[2])]++;
+        drafted += mtplx_gen_get_stats(g)->drafted[0];
+        accepted += mtplx_gen_get_stats(g)->accepted[0];
+        mtplx_gen_free(g);
+        mtplx_seq_free(seq);
+    }
+    double x = chi_square(want, have, n, &dof), tail = chi_square_tail(x, dof);
+    print_message("T %.1f top-p %.2f depth %d: chi-square %.1f over %d, p %.3g, accepted %.0f %%\n",
+                  s.temperature, s.top_p, depth, x, dof, tail,
+                  drafted ? 100.0 * (double)accepted / (double)drafted : 0.0);
+    assert_true(tail > 1e-7);
+}
+
+/* An undecided context: a few unrelated tokens, after which the model spreads its bets and drafts
+ * are accepted some of the time. */
+static size_t vague_prompt(int32_t *out)
+{
+    uint32_t seed = 5;
+    size_t n = 12;
+    for (size_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        out[i] = (int32_t)((seed >> 8) % 2000u) + 300;
+    }
+    return n;
+}
+
+static void test_joint_law(void **state)
+{
+    (void)state;
+    mtplx_error err = {0};
+    int32_t ids[256];
+    mtplx_row rows[256];
+    mtplx_model *m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){0});
+    size_t n = vague_prompt(ids);
+    mtplx_seq *base = mtplx_seq_new(m, &err);
+    for (size_t i = 0; i + 1 < n; i++)
+        rows[i] = (mtplx_row){base, ids[i], false, NULL};
+    assert_int_equal(mtplx_forward(m, rows, n - 1, MTPLX_COMMIT, false, NULL, &err), MTPLX_OK);
+    const mtplx_sampling cold = {
+        .temperature = 0.7, .top_p = 0.9, .top_k = TOP, .repetition_penalty = 1};
+    const mtplx_sampling hot = {
+        .temperature = 1.6, .top_p = 1, .top_k = TOP, .repetition_penalty = 1};
+    check_setting(m, base, ids[n - 1], cold, 0);
+    check_setting(m, base, ids[n - 1], cold, 2);
+    check_setting(m, base, ids[n - 1], hot, 1);
+    check_setting(m, base, ids[n - 1], hot, 3);
+    mtplx_seq_free(base);
+    mtplx_model_free(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_joint_law)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
