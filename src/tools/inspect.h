@@ -1,0 +1,69 @@
+/* Inspect: what a checkpoint directory holds and whether this build runs it.
+ *
+ * The verdict comes from the very loader that a run uses, on the reference device, so that inspect
+ * and a run can not disagree. Weights stay mapped and are not read, except for norm vectors. An
+ * unsupported architecture is reported from config.json and the file headers alone. */
+#ifndef MX_TOOLS_INSPECT_H
+#define MX_TOOLS_INSPECT_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "format/dtype.h"
+
+enum mx_verdict {
+    MX_VERIFIED = 0,    /* supported, every tensor bound, MTP head complete, nothing odd */
+    MX_NO_MTP = 2,      /* runs, but there is no MTP head to draft with */
+    MX_UNVERIFIED = 3,  /* loads, with something that could not be proved right: see reasons */
+    MX_UNSUPPORTED = 4, /* not an architecture, or a variant of one, that this build runs */
+};
+
+enum { MX_INSPECT_REASONS = 8, MX_INSPECT_QUANTS = 8 };
+
+/* Quantised matrices of one kind. */
+struct mx_inspect_quant {
+    int bits, group, matrices;
+};
+
+struct mx_inspect_dtype {
+    uint64_t tensors, bytes;
+};
+
+/* Numbers are 0 and strings NULL where the checkpoint does not tell. */
+struct mx_inspect {
+    struct mx_arena arena; /* owns the strings */
+    const char *path;
+    const char *architecture; /* family of this build, NULL when unsupported */
+    const char *class_name;   /* architectures[0] of config.json */
+    const char *model_type;
+    int64_t layers, attention_layers, recurrent_layers;
+    int64_t hidden, intermediate, heads, kv_heads, head_dim, vocab, context;
+
+    bool weights_read; /* the weight files could be opened; else the sizes below are 0 */
+    uint64_t tensors, bytes, parameters;
+    struct mx_inspect_dtype dtypes[MX_DTYPE_COUNT];
+    struct mx_inspect_quant quants[MX_INSPECT_QUANTS];
+    int n_quants;
+
+    bool has_mtp;
+    const char *mtp_source; /* file name within the directory */
+    uint64_t mtp_parameters;
+    const char *trunk_norms; /* "raw" (weight - 1 is stored), "baked", or NULL */
+    const char *mtp_norms;
+
+    bool has_tokenizer, has_chat_template, template_thinks;
+    int tokenizer_size;
+
+    enum mx_verdict verdict;
+    const char *reasons[MX_INSPECT_REASONS]; /* why it is not MX_VERIFIED */
+    int n_reasons;
+};
+
+/* Fills *r; mx_inspect_free() it in any case. Errors: IO, FORMAT (config.json or a weight file is
+ * missing or damaged, a tensor is missing), MEMORY. */
+mtplx_status mx_inspect(struct mx_inspect *r, const char *dir, mtplx_error *err);
+void mx_inspect_free(struct mx_inspect *r);
+
+/* "verified", "no MTP", "unverified" or "unsupported". */
+const char *mx_verdict_name(enum mx_verdict v);
+
+#endif
