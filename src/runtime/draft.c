@@ -1,0 +1,147 @@
+/* Drafting: one MTP step for several sequences in one pass.
+ *
+ * The first step since a commit also appends the lag (accepted tokens of the last cycle with their
+ * true hiddens), so history costs no pass of its own. */
+#include "runtime/forward.h"
+#include "runtime/history.h"
+
+#include <string.h>
+
+/* Rows the step needs for a sequence: the lag plus the token, or the token alone. */
+static size_t step_rows(const mtplx_seq *s)
+{
+    return s->n_drafts == 0 ? (size_t)s->n_lag : 1;
+}
+
+static mtplx_status check_seqs(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens,
+                               size_t n, mtplx_error *err)
+{
+    if (!m->geometry.has_mtp)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "%s has no MTP head loaded to draft with",
+                        m->path);
+    for (size_t i = 0; i < n; i++) {
+        mtplx_seq *s = seqs[i];
+        if (s->model != m || s->pending || s->n_tokens == 0)
+            return mx_error(err, MTPLX_ERR_ARGUMENT,
+                            "a sequence can draft only with committed tokens and no pending rows");
+        if (s->n_drafts >= MTPLX_MAX_DEPTH)
+            return mx_error(err, MTPLX_ERR_ARGUMENT, "at most %d drafts between commits",
+                            MTPLX_MAX_DEPTH);
+        if (tokens[i] < 0 || tokens[i] >= m->geometry.vocab)
+            return mx_error(err, MTPLX_ERR_ARGUMENT, "token %d is outside the vocabulary of %d",
+                            tokens[i], m->geometry.vocab);
+    }
+    return MTPLX_OK;
+}
+
+static mtplx_status reserve_step(mtplx_model *m, mtplx_seq *const *seqs, size_t n,
+                                 const struct mx_want *want, mtplx_error *err)
+{
+    size_t dim = (size_t)m->geometry.hidden * sizeof(float);
+    size_t vocab = (size_t)m->geometry.vocab * sizeof(float);
+    size_t rows = n * MX_MAX_LAG;
+    mtplx_status st;
+    for (size_t i = 0; i < n; i++) {
+        int64_t entries = (int64_t)seqs[i]->n_tokens + MX_MAX_PENDING;
+        st = mx_kv_reserve(m, &seqs[i]->mtp, &m->geometry.mtp_kv, entries, err);
+        if (st != MTPLX_OK)
+            return st;
+    }
+    if ((st = mx_batch_reserve(&m->mtp_batch, rows, err)) != MTPLX_OK ||
+        (st = mx_devbuf_need(m, &m->pairs, rows * dim, err)) != MTPLX_OK ||
+        (st = mx_devbuf_need(m, &m->drafts, rows * dim, err)) != MTPLX_OK ||
+        (st = mx_devbuf_need(m, &m->hidden, n * dim, err)) != MTPLX_OK ||
+        (st = mx_devbuf_need(m, &m->logits, n * vocab, err)) != MTPLX_OK)
+        return st;
+    return want->argmax ? MTPLX_OK : mx_hostbuf_need(&m->out_logits, n * vocab, err);
+}
+
+/* Tokens, positions and MTP inputs of one sequence, from row `at` of the batch. */
+static void fill_rows(mtplx_seq *s, int32_t token, struct mx_batch_mem *mem, size_t at, int seg)
+{
+    mtplx_model *m = s->model;
+    size_t rows = step_rows(s), dim = (size_t)m->geometry.hidden;
+    int64_t entry = s->mtp.len + s->n_drafts;
+    const float *hidden = s->n_drafts == 0 ? s->lag : s->draft_hidden;
+    for (size_t i = 0; i < rows; i++) {
+        mem->tokens[at + i] = i + 1 < rows ? s->tokens[(size_t)s->mtp.len + 1 + i] : token;
+        for (size_t a = 0; a < 3; a++)
+            mem->positions[3 * (at + i) + a] = (int32_t)(entry + (int64_t)i);
+    }
+    m->device->ops->copy(m->device, m->pairs.data + at * dim, hidden, rows * dim * sizeof(float));
+    mem->segs[seg] = (struct mx_seg){
+        .row0 = (int)at, .rows = (int)rows, .kv_len = entry, .kv_blocks = s->mtp.blocks};
+}
+
+/* After the pass: the lag is history, the last row's output is the next step's hidden state. */
+static void settle_step(mtplx_seq *s, int32_t token, const float *last)
+{
+    mtplx_model *m = s->model;
+    const struct mx_device_ops *ops = m->device->ops;
+    size_t dim = (size_t)m->geometry.hidden;
+    ops->copy(m->device, s->draft_hidden, last, dim * sizeof(float));
+    if (s->n_drafts++ > 0)
+        return;
+    s->first_draft = token;
+    s->mtp.len = (int64_t)s->n_tokens - 1;
+    if (s->n_lag > 1)
+        ops->copy(m->device, s->lag, s->lag + (size_t)(s->n_lag - 1) * dim, dim * sizeof(float));
+    s->n_lag = 1;
+}
+
+/* Sequences seqs[0 .. n) whose rows fit one pass. */
+static void run_group(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens, size_t n,
+                      size_t rows, float *hidden_out)
+{
+    size_t dim = (size_t)m->geometry.hidden;
+    struct mx_batch_mem mem = mx_batch_mem(&m->mtp_batch, rows);
+    for (size_t i = 0, at = 0; i < n; i++) {
+        fill_rows(seqs[i], tokens[i], &mem, at, (int)i);
+        at += step_rows(seqs[i]);
+    }
+    struct mx_batch b = {(int)rows, (int)n, mem.tokens, mem.positions, mem.segs};
+    m->family->mtp_forward(m->arch, &m->exec, &b, m->pairs.data, m->drafts.data);
+    for (size_t i = 0, at = 0; i < n; i++) {
+        at += step_rows(seqs[i]);
+        settle_step(seqs[i], tokens[i], m->drafts.data + (at - 1) * dim);
+        m->device->ops->copy(m->device, hidden_out + i * dim, seqs[i]->draft_hidden,
+                             dim * sizeof(float));
+    }
+}
+
+mtplx_status mx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens, size_t n,
+                      const struct mx_want *want, mtplx_forward_result *result, mtplx_error *err)
+{
+    struct mx_device *d = m->device;
+    size_t dim = (size_t)m->geometry.hidden, max = (size_t)m->exec.max_rows;
+    mtplx_status st = check_seqs(m, seqs, tokens, n, err);
+    if (st != MTPLX_OK || (st = reserve_step(m, seqs, n, want, err)) != MTPLX_OK)
+        return st;
+    for (size_t i = 0, k; i < n; i += k) {
+        size_t rows = 0;
+        for (k = 0; i + k < n && rows + step_rows(seqs[i + k]) <= max; k++)
+            rows += step_rows(seqs[i + k]);
+        run_group(m, seqs + i, tokens + i, k, rows, m->hidden.data + i * dim);
+    }
+    m->family->logits(m->arch, &m->exec, m->hidden.data, (int)n, m->logits.data);
+    size_t vocab = (size_t)m->geometry.vocab;
+    if (want->argmax)
+        d->ops->argmax(d, m->logits.data, (int64_t)vocab, (int)n, (int)vocab, want->ids);
+    else
+        d->ops->download(d, m->out_logits.data, m->logits.data, n * vocab * sizeof(float));
+    d->ops->sync(d);
+    if (result)
+        *result = (mtplx_forward_result){.logits = want->argmax ? NULL : m->out_logits.data,
+                                         .logits_rows = n};
+    return MTPLX_OK;
+}
+
+mtplx_status mtplx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens, size_t n,
+                         mtplx_forward_result *result, mtplx_error *err)
+{
+    struct mx_want want = {0};
+    pthread_mutex_lock(&m->lock);
+    mtplx_status st = mx_draft(m, seqs, tokens, n, &want, result, err);
+    pthread_mutex_unlock(&m->lock);
+    return st;
+}

@@ -1,0 +1,535 @@
+/* The speculative loop: prefill, then cycles of draft, verify, accept, commit.
+ *
+ * State between cycles: the sequence holds every emitted token but the last, which is `pending`: it
+ * was emitted but not forwarded. One cycle of depth k:
+ *
+ *   draft    feed pending to the MTP head, take a draft d1; feed d1, take d2; ... d_k
+ *   verify   one trunk pass over [pending, d1 .. d_k]; row i is the target law of d_(i+1)
+ *   accept   d1, d2, ... while each passes against its row; the first that fails is replaced by a
+ *            draw from the residual (the correction); when all pass, row k gives a bonus token
+ *   commit   pending and the accepted drafts stay in the sequence; the new token becomes pending
+ *
+ * So a cycle emits accepted + 1 tokens for one pass, and the emitted tokens follow the target law
+ * whatever the drafts were (Leviathan et al. 2023; the argument is in accept.c).
+ *
+ * Invariants
+ *   G1  Draws are keyed by (seed, index of the token in the timeline, purpose), so depth, batching
+ *       and restarts change no draw.
+ *   G2  p and q of a position see the same counts: everything emitted plus the drafted prefix.
+ *   G3  Generations share passes but no state; each gets the tokens it would have got alone. */
+#include "base/clock.h"
+#include "runtime/forward.h"
+#include "runtime/sampler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct mtplx_gen {
+    mtplx_seq *seq;
+    mtplx_gen_options opt;
+    bool greedy;   /* argmax, no distributions */
+    bool counting; /* penalties are active */
+
+    int32_t *prompt;
+    size_t n_prompt, done_prompt;
+    mtplx_row *chunk; /* rows of one prefill chunk */
+    int32_t *out;
+    size_t n_out, cap_out;
+    mtplx_finish finish;
+
+    struct mx_sampler *sampler;
+    struct mx_counts *counts;
+    struct mx_dist p, q[MTPLX_MAX_DEPTH];
+
+    /* The cycle being run. */
+    int depth, drafted;
+    int32_t rows[MX_MAX_PENDING]; /* pending, d1 .. dk */
+
+    mtplx_gen_stats stats;
+    uint64_t started_ns, first_ns;
+};
+
+/* ---- Creation ---------------------------------------------------------------------------------
+ */
+
+static bool has_penalties(const mtplx_sampling *s)
+{
+    return s->presence_penalty != 0 || s->frequency_penalty != 0 || s->repetition_penalty != 1;
+}
+
+static mtplx_status check_options(const mtplx_seq *s, size_t count, mtplx_gen_options *o,
+                                  mtplx_error *err)
+{
+    if (o->sampling.repetition_penalty == 0)
+        o->sampling.repetition_penalty = 1;
+    if (o->sampling.top_p == 0)
+        o->sampling.top_p = 1;
+    const char *why = mx_sampling_check(&o->sampling);
+    if (why)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "%s", why);
+    if (o->depth < 0 || o->depth > MTPLX_MAX_DEPTH)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "depth %d is outside 0..%d", o->depth,
+                        MTPLX_MAX_DEPTH);
+    if (o->max_tokens < 0)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "max_tokens must not be negative");
+    if (count == 0)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "the prompt is empty; give at least one token");
+    if (s->pending)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "the sequence has pending rows");
+    size_t context = (size_t)s->model->geometry.context;
+    if (s->n_tokens + count >= context)
+        return mx_error(err, MTPLX_ERR_LIMIT,
+                        "the prompt has %zu tokens but the context window is %zu and needs room "
+                        "for an answer; shorten the prompt",
+                        s->n_tokens + count, context);
+    if (!s->model->geometry.has_mtp)
+        o->depth = 0;
+    return MTPLX_OK;
+}
+
+static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
+{
+    int vocab = g->seq->model->geometry.vocab, k = g->opt.sampling.top_k;
+    int support = k > 0 && k < vocab ? k : vocab;
+    mtplx_status st;
+    g->greedy = mx_sampling_greedy(&g->opt.sampling);
+    g->counting = has_penalties(&g->opt.sampling);
+    if (g->counting && !(g->counts = mx_counts_new(err)))
+        return MTPLX_ERR_MEMORY;
+    if (g->greedy)
+        return MTPLX_OK;
+    if (!(g->sampler = mx_sampler_new(vocab, err)))
+        return MTPLX_ERR_MEMORY;
+    if ((st = mx_dist_reserve(&g->p, support, err)) != MTPLX_OK)
+        return st;
+    for (int i = 0; i < g->opt.depth; i++)
+        if ((st = mx_dist_reserve(&g->q[i], support, err)) != MTPLX_OK)
+            return st;
+    return MTPLX_OK;
+}
+
+static mtplx_status count_prompt(mtplx_gen *g, mtplx_error *err)
+{
+    mtplx_status st = MTPLX_OK;
+    for (size_t i = 0; g->counting && st == MTPLX_OK && i < g->seq->n_tokens; i++)
+        st = mx_counts_add(g->counts, g->seq->tokens[i], true, err);
+    for (size_t i = 0; g->counting && st == MTPLX_OK && i < g->n_prompt; i++)
+        st = mx_counts_add(g->counts, g->prompt[i], true, err);
+    return st;
+}
+
+static mtplx_status init(mtplx_gen *g, const int32_t *prompt, size_t count, mtplx_error *err)
+{
+    size_t room = (size_t)g->seq->model->geometry.context - g->seq->n_tokens - count;
+    size_t most =
+        g->opt.max_tokens && (size_t)g->opt.max_tokens < room ? (size_t)g->opt.max_tokens : room;
+    int vocab = g->seq->model->geometry.vocab;
+    g->cap_out = most;
+    size_t chunk = (size_t)g->seq->model->exec.max_rows;
+    g->chunk = malloc((count < chunk ? count : chunk) * sizeof *g->chunk);
+    g->prompt = malloc(count * sizeof *prompt);
+    g->out = malloc((most + MX_MAX_PENDING) * sizeof *g->out);
+    if (!g->prompt || !g->out || !g->chunk)
+        return mx_error_nomem(err, "a generation", (count + most) * sizeof *prompt);
+    for (size_t i = 0; i < count; i++)
+        if (prompt[i] < 0 || prompt[i] >= vocab)
+            return mx_error(err, MTPLX_ERR_ARGUMENT,
+                            "prompt token %d is outside the vocabulary of %d", prompt[i], vocab);
+    memcpy(g->prompt, prompt, count * sizeof *prompt);
+    g->n_prompt = count;
+    g->stats.prompt_tokens = count;
+    mtplx_status st = make_sampler(g, err);
+    return st == MTPLX_OK ? count_prompt(g, err) : st;
+}
+
+mtplx_gen *mtplx_gen_new(mtplx_seq *seq, const int32_t *prompt, size_t count,
+                         const mtplx_gen_options *options, mtplx_error *err)
+{
+    mtplx_gen_options o = options ? *options : (mtplx_gen_options){0};
+    if (check_options(seq, count, &o, err) != MTPLX_OK)
+        return NULL;
+    mtplx_gen *g = calloc(1, sizeof *g);
+    if (!g) {
+        mx_error_nomem(err, "a generation", sizeof *g);
+        return NULL;
+    }
+    g->seq = seq;
+    g->opt = o;
+    if (init(g, prompt, count, err) != MTPLX_OK) {
+        mtplx_gen_free(g);
+        return NULL;
+    }
+    return g;
+}
+
+void mtplx_gen_free(mtplx_gen *g)
+{
+    if (!g)
+        return;
+    mx_sampler_free(g->sampler);
+    mx_counts_free(g->counts);
+    mx_dist_free(&g->p);
+    for (int i = 0; i < MTPLX_MAX_DEPTH; i++)
+        mx_dist_free(&g->q[i]);
+    free(g->chunk);
+    free(g->prompt);
+    free(g->out);
+    free(g);
+}
+
+/* ---- Emitting ---------------------------------------------------------------------------------
+ */
+
+/* Appends a token to the answer; true when the answer goes on. */
+static bool emit(mtplx_gen *g, int32_t token)
+{
+    uint64_t now = mx_now_ns();
+    if (g->n_out == 0) {
+        g->first_ns = now;
+        g->stats.first_token_ns = now - g->started_ns;
+    }
+    g->out[g->n_out++] = token;
+    g->stats.generated_tokens = g->n_out;
+    g->stats.decode_ns = now - g->first_ns;
+    if (!g->opt.ignore_stop && mtplx_model_is_stop_token(g->seq->model, token))
+        g->finish = MTPLX_FINISH_STOP;
+    else if (g->n_out >= g->cap_out)
+        g->finish = MTPLX_FINISH_LENGTH;
+    return g->finish == MTPLX_FINISH_NONE;
+}
+
+static mtplx_status count_token(mtplx_gen *g, int32_t token, mtplx_error *err)
+{
+    return g->counting ? mx_counts_add(g->counts, token, false, err) : MTPLX_OK;
+}
+
+static double uniform(const mtplx_gen *g, uint64_t position, enum mx_rng_purpose purpose)
+{
+    return mx_rng_uniform(g->opt.sampling.seed, position, purpose);
+}
+
+static void make_dist(mtplx_gen *g, const float *logits, struct mx_dist *d)
+{
+    mx_sample_dist(g->sampler, &g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab,
+                   d);
+}
+
+/* A draw from the target row of the token at `position`. */
+static int32_t draw_target(mtplx_gen *g, const float *logits, uint64_t position)
+{
+    if (g->greedy)
+        return mx_sample_argmax(&g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab);
+    make_dist(g, logits, &g->p);
+    return mx_dist_draw(&g->p, uniform(g, position, MX_RNG_TARGET));
+}
+
+/* ---- Prefill ----------------------------------------------------------------------------------
+ */
+
+static mtplx_status prefill_chunk(mtplx_gen *g, mtplx_error *err)
+{
+    mtplx_model *m = g->seq->model;
+    size_t left = g->n_prompt - g->done_prompt, max = (size_t)m->exec.max_rows;
+    size_t n = left < max ? left : max;
+    mtplx_row *rows = g->chunk;
+    struct mx_want want = {0};
+    mtplx_forward_result r;
+    uint64_t t0 = mx_now_ns();
+    if (!g->started_ns)
+        g->started_ns = t0;
+    for (size_t i = 0; i < n; i++)
+        rows[i] = (mtplx_row){.seq = g->seq, .token = g->prompt[g->done_prompt + i]};
+    rows[n - 1].want_logits = n == left;
+    mtplx_status st = mx_forward(m, rows, n, MTPLX_COMMIT, &want, &r, err);
+    if (st != MTPLX_OK)
+        return st;
+    g->done_prompt += n;
+    if (n == left) {
+        int32_t token = draw_target(g, r.logits, g->seq->n_tokens);
+        if ((st = count_token(g, token, err)) != MTPLX_OK)
+            return st;
+        emit(g, token);
+    }
+    g->stats.prefill_ns += mx_now_ns() - t0;
+    return MTPLX_OK;
+}
+
+/* ---- Draft ------------------------------------------------------------------------------------
+ */
+
+/* Tokens still wanted bound the useful depth: a cycle emits up to depth + 1. */
+static int cycle_depth(const mtplx_gen *g)
+{
+    size_t left = g->cap_out - g->n_out;
+    int depth = g->opt.depth;
+    return left <= (size_t)depth ? (int)left - 1 : depth;
+}
+
+/* Chooses the draft after a step, from the ids or logits of its row. */
+static int32_t choose_draft(mtplx_gen *g, int step, int32_t argmax, const float *logits)
+{
+    if (!logits)
+        return argmax;
+    if (g->greedy)
+        return mx_sample_argmax(&g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab);
+    make_dist(g, logits, &g->q[step]);
+    uint64_t position = g->seq->n_tokens + 1 + (uint64_t)step;
+    return mx_dist_draw(&g->q[step], uniform(g, position, MX_RNG_DRAFT));
+}
+
+/* Generations of one pass that all take plain argmaxes need no logits on the host. */
+static bool all_argmax(mtplx_gen *const *gens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!gens[i]->greedy || gens[i]->counting)
+            return false;
+    return true;
+}
+
+#define MAX_GROUP 64 /* generations of one pass */
+
+static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx_error *err)
+{
+    mtplx_gen *active[MAX_GROUP];
+    mtplx_seq *seqs[MAX_GROUP];
+    int32_t tokens[MAX_GROUP], ids[MAX_GROUP];
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        if (gens[i]->depth > step) {
+            active[k] = gens[i];
+            seqs[k] = gens[i]->seq;
+            tokens[k++] = gens[i]->rows[step];
+        }
+    if (k == 0)
+        return MTPLX_OK;
+    mtplx_model *m = seqs[0]->model;
+    struct mx_want want = {.argmax = all_argmax(active, k), .ids = ids};
+    mtplx_forward_result r;
+    mtplx_status st = mx_draft(m, seqs, tokens, k, &want, &r, err);
+    for (size_t i = 0; i < k && st == MTPLX_OK; i++) {
+        mtplx_gen *g = active[i];
+        const float *logits = r.logits ? r.logits + i * (size_t)m->geometry.vocab : NULL;
+        int32_t d = choose_draft(g, step, want.argmax ? ids[i] : 0, logits);
+        g->rows[step + 1] = d;
+        g->drafted = step + 1;
+        st = count_token(g, d, err); /* G2; taken back after drafting */
+    }
+    return st;
+}
+
+static mtplx_status draft(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+{
+    int most = 0;
+    mtplx_status st = MTPLX_OK;
+    for (size_t i = 0; i < n; i++) {
+        gens[i]->drafted = 0;
+        gens[i]->depth = cycle_depth(gens[i]);
+        gens[i]->rows[0] = gens[i]->out[gens[i]->n_out - 1];
+        most = gens[i]->depth > most ? gens[i]->depth : most;
+    }
+    for (int step = 0; step < most && st == MTPLX_OK; step++)
+        st = draft_step(gens, n, step, err);
+    for (size_t i = 0; i < n; i++)
+        for (int j = gens[i]->drafted; gens[i]->counting && j > 0; j--)
+            mx_counts_remove(gens[i]->counts, gens[i]->rows[j]);
+    return st;
+}
+
+/* ---- Accept -----------------------------------------------------------------------------------
+ */
+
+/* Row i against draft i + 1: returns the token that stands there; *accepted says whether it is the
+ * draft. */
+static int32_t settle_row(mtplx_gen *g, int i, int32_t argmax, const float *logits,
+                          uint64_t position, bool *accepted)
+{
+    int32_t draft = g->rows[i + 1], target;
+    if (g->greedy) {
+        target = logits ? mx_sample_argmax(&g->opt.sampling, g->counts, logits,
+                                           g->seq->model->geometry.vocab)
+                        : argmax;
+        *accepted = target == draft;
+        return target;
+    }
+    make_dist(g, logits, &g->p);
+    *accepted = mx_spec_accept(&g->p, &g->q[i], draft, uniform(g, position, MX_RNG_ACCEPT));
+    if (*accepted)
+        return draft;
+    return mx_spec_residual(&g->p, &g->q[i], uniform(g, position, MX_RNG_RESIDUAL));
+}
+
+/* Walks the verify rows of one generation, emits, and says how many rows to keep. `base` is the
+ * timeline index of the token row 0 decides. */
+static mtplx_status accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids,
+                                const float *logits, size_t *keep, mtplx_error *err)
+{
+    size_t vocab = (size_t)g->seq->model->geometry.vocab;
+    mtplx_status st;
+    *keep = 1;
+    for (int i = 0; i < g->drafted; i++) {
+        bool accepted = false;
+        int32_t token =
+            settle_row(g, i, ids ? ids[i] : 0, logits ? logits + (size_t)i * vocab : NULL,
+                       base + (uint64_t)i, &accepted);
+        g->stats.drafted[i]++;
+        g->stats.accepted[i] += accepted;
+        if ((st = count_token(g, token, err)) != MTPLX_OK)
+            return st;
+        *keep += accepted;
+        bool more = emit(g, token);
+        if (!accepted)
+            g->stats.corrections++;
+        if (!accepted || !more) {
+            /* After a final accepted token the next position stood drafted too. */
+            if (accepted && i + 1 < g->drafted)
+                g->stats.drafted[i + 1]++;
+            return MTPLX_OK;
+        }
+    }
+    int k = g->drafted;
+    int32_t token =
+        g->greedy && ids ? ids[k] : draw_target(g, logits + (size_t)k * vocab, base + (uint64_t)k);
+    if ((st = count_token(g, token, err)) != MTPLX_OK)
+        return st;
+    g->stats.bonus += k > 0;
+    emit(g, token);
+    return MTPLX_OK;
+}
+
+/* ---- Verify -----------------------------------------------------------------------------------
+ */
+
+static size_t fill_verify(mtplx_gen *const *gens, size_t n, mtplx_row *rows)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j <= gens[i]->drafted; j++)
+            rows[k++] =
+                (mtplx_row){.seq = gens[i]->seq, .token = gens[i]->rows[j], .want_logits = true};
+    return k;
+}
+
+static mtplx_status accept_all(mtplx_gen *const *gens, size_t n, mtplx_forward_mode mode,
+                               const int32_t *ids, const float *logits, mtplx_error *err)
+{
+    size_t at = 0, vocab = (size_t)gens[0]->seq->model->geometry.vocab;
+    for (size_t i = 0; i < n; i++) {
+        mtplx_gen *g = gens[i];
+        size_t keep = 0;
+        uint64_t t0 = mx_now_ns();
+        uint64_t base = g->seq->n_tokens + (mode == MTPLX_VERIFY ? 1 : 0);
+        mtplx_status st = accept_rows(g, base, ids ? ids + at : NULL,
+                                      logits ? logits + at * vocab : NULL, &keep, err);
+        uint64_t t1 = mx_now_ns();
+        if (st == MTPLX_OK && mode == MTPLX_VERIFY)
+            st = mx_seq_commit(g->seq, keep, err);
+        if (st != MTPLX_OK)
+            return st;
+        g->stats.sample_ns += t1 - t0;
+        g->stats.commit_ns += mx_now_ns() - t1;
+        g->stats.cycles++;
+        at += (size_t)g->drafted + 1;
+    }
+    return MTPLX_OK;
+}
+
+/* Draft, verify, accept, commit for up to MAX_GROUP generations of one model. */
+static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+{
+    mtplx_row rows[MAX_GROUP * MX_MAX_PENDING];
+    int32_t ids[MAX_GROUP * MX_MAX_PENDING];
+    mtplx_forward_result r;
+    uint64_t t0 = mx_now_ns();
+    mtplx_status st = draft(gens, n, err);
+    if (st != MTPLX_OK)
+        return st;
+    uint64_t t1 = mx_now_ns();
+    size_t k = fill_verify(gens, n, rows);
+    mtplx_forward_mode mode = k == n ? MTPLX_COMMIT : MTPLX_VERIFY;
+    struct mx_want want = {.argmax = all_argmax(gens, n), .ids = ids};
+    st = mx_forward(gens[0]->seq->model, rows, k, mode, &want, &r, err);
+    if (st != MTPLX_OK)
+        return st;
+    uint64_t t2 = mx_now_ns();
+    for (size_t i = 0; i < n; i++) {
+        gens[i]->stats.draft_ns += t1 - t0;
+        gens[i]->stats.verify_ns += t2 - t1;
+    }
+    return accept_all(gens, n, mode, want.argmax ? ids : NULL, r.logits, err);
+}
+
+/* ---- Stepping ---------------------------------------------------------------------------------
+ */
+
+static mtplx_status check_gens(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (gens[i]->seq->model != gens[0]->seq->model)
+            return mx_error(err, MTPLX_ERR_ARGUMENT,
+                            "generations stepped together must share one model");
+        for (size_t j = i + 1; j < n; j++)
+            if (gens[j]->seq == gens[i]->seq)
+                return mx_error(err, MTPLX_ERR_ARGUMENT,
+                                "two generations of one sequence cannot run together");
+        if (gens[i]->opt.cancel && *gens[i]->opt.cancel)
+            return mx_error(err, MTPLX_ERR_CANCELLED, "the generation was cancelled");
+    }
+    return MTPLX_OK;
+}
+
+static mtplx_status step_all(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+{
+    mtplx_gen *ready[MAX_GROUP];
+    size_t k = 0;
+    mtplx_status st = MTPLX_OK;
+    for (size_t i = 0; i < n && st == MTPLX_OK; i++) {
+        mtplx_gen *g = gens[i];
+        if (g->finish != MTPLX_FINISH_NONE)
+            continue;
+        if (g->done_prompt < g->n_prompt) {
+            st = prefill_chunk(g, err);
+            continue;
+        }
+        ready[k++] = g;
+        if (k == MAX_GROUP) {
+            st = run_cycle(ready, k, err);
+            k = 0;
+        }
+    }
+    return st == MTPLX_OK && k ? run_cycle(ready, k, err) : st;
+}
+
+mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+{
+    if (n == 0)
+        return MTPLX_OK;
+    mtplx_status st = check_gens(gens, n, err);
+    if (st != MTPLX_OK)
+        return st;
+    mtplx_model *m = gens[0]->seq->model;
+    pthread_mutex_lock(&m->lock);
+    st = step_all(gens, n, err);
+    pthread_mutex_unlock(&m->lock);
+    return st;
+}
+
+mtplx_status mtplx_gen_step(mtplx_gen *g, mtplx_error *err)
+{
+    return mtplx_gen_step_many(&g, 1, err);
+}
+
+const int32_t *mtplx_gen_tokens(const mtplx_gen *g, size_t *count)
+{
+    *count = g->n_out;
+    return g->out;
+}
+
+mtplx_finish mtplx_gen_finish(const mtplx_gen *g)
+{
+    return g->finish;
+}
+
+const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *g)
+{
+    return &g->stats;
+}

@@ -1,0 +1,397 @@
+/* Loading a model: config, checkpoint, device, family, tokenizer, chat template, defaults. */
+#include "runtime/model.h"
+
+#include "base/file.h"
+#include "runtime/sampler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_ROWS 256
+#define MIN_ROWS 32
+#define MAX_ROWS 4096
+
+mtplx_status mx_devbuf_need(struct mtplx_model *m, struct mx_devbuf *b, size_t bytes,
+                            mtplx_error *err)
+{
+    if (bytes <= b->cap)
+        return MTPLX_OK;
+    void *p = m->device->ops->alloc(m->device, bytes);
+    if (!p)
+        return mx_error_nomem(err, "activations", bytes);
+    if (b->data)
+        m->device->ops->free(m->device, b->data);
+    b->data = p;
+    b->cap = bytes;
+    return MTPLX_OK;
+}
+
+mtplx_status mx_hostbuf_need(struct mx_hostbuf *b, size_t bytes, mtplx_error *err)
+{
+    if (bytes <= b->cap)
+        return MTPLX_OK;
+    void *p = malloc(bytes);
+    if (!p)
+        return mx_error_nomem(err, "results", bytes);
+    free(b->data);
+    b->data = p;
+    b->cap = bytes;
+    return MTPLX_OK;
+}
+
+/* ---- Defaults of the checkpoint ---------------------------------------------------------------
+ */
+
+static void add_stop(mtplx_model *m, json_int_t id)
+{
+    if (id < 0 || id >= m->geometry.vocab || m->n_stops == MX_MAX_STOPS)
+        return;
+    if (!mtplx_model_is_stop_token(m, (int32_t)id))
+        m->stops[m->n_stops++] = (int32_t)id;
+}
+
+static void add_stops(mtplx_model *m, const json_t *v)
+{
+    if (json_is_integer(v))
+        add_stop(m, json_integer_value(v));
+    for (size_t i = 0; i < json_array_size(v); i++)
+        if (json_is_integer(json_array_get(v, i)))
+            add_stop(m, json_integer_value(json_array_get(v, i)));
+}
+
+static void read_sampling(mtplx_model *m, const json_t *gen)
+{
+    mtplx_sampling s = m->sampling;
+    const json_t *t = json_object_get(gen, "temperature"), *p = json_object_get(gen, "top_p");
+    const json_t *k = json_object_get(gen, "top_k"), *mp = json_object_get(gen, "min_p");
+    const json_t *r = json_object_get(gen, "repetition_penalty");
+    if (json_is_number(t))
+        s.temperature = json_number_value(t);
+    if (json_is_number(p))
+        s.top_p = json_number_value(p);
+    if (json_is_integer(k) && json_integer_value(k) >= 0 && json_integer_value(k) < INT32_MAX)
+        s.top_k = (int)json_integer_value(k);
+    if (json_is_number(mp))
+        s.min_p = json_number_value(mp);
+    if (json_is_number(r))
+        s.repetition_penalty = json_number_value(r);
+    if (json_is_false(json_object_get(gen, "do_sample")))
+        s.temperature = 0;
+    if (!mx_sampling_check(&s)) /* values out of range are as good as absent */
+        m->sampling = s;
+}
+
+/* generation_config.json is optional; eos ids come from it, from config.json and, when neither has
+ * any, from the tokenizer's usual end-of-turn tokens. */
+static mtplx_status read_defaults(mtplx_model *m, mtplx_error *err)
+{
+    char *path = mx_path_join(m->path, "generation_config.json");
+    m->sampling =
+        (mtplx_sampling){.temperature = 0.6, .top_p = 0.95, .top_k = 20, .repetition_penalty = 1};
+    if (!path)
+        return mx_error_nomem(err, "a path", strlen(m->path));
+    if (mx_file_exists(path)) {
+        json_t *gen = mx_json_file(path, 1 << 20, err);
+        if (!gen) {
+            free(path);
+            return MTPLX_ERR_FORMAT;
+        }
+        read_sampling(m, gen);
+        add_stops(m, json_object_get(gen, "eos_token_id"));
+        json_decref(gen);
+    }
+    free(path);
+    add_stops(m, json_object_get(m->config.root, "eos_token_id"));
+    add_stops(m, json_object_get(m->config.text, "eos_token_id"));
+    static const char *const usual[] = {"<|im_end|>", "<|endoftext|>", NULL};
+    for (int i = 0; m->tokenizer && m->n_stops == 0 && usual[i]; i++)
+        add_stop(m, mx_tokenizer_find(m->tokenizer, usual[i]));
+    return MTPLX_OK;
+}
+
+/* ---- Parts ------------------------------------------------------------------------------------
+ */
+
+static mtplx_status open_family(mtplx_model *m, mtplx_error *err)
+{
+    m->family = mx_family_find(&m->config);
+    if (m->family)
+        return MTPLX_OK;
+    char known[200] = "";
+    size_t n = 0;
+    for (const struct mx_family *const *f = mx_families(); *f && n + 40 < sizeof known; f++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", (*f)->name);
+    return mx_error(err, MTPLX_ERR_UNSUPPORTED,
+                    "%s: model_type '%s' is not supported; this build runs %s", m->config.path,
+                    mx_config_model_type(&m->config), known);
+}
+
+static mtplx_status open_text(mtplx_model *m, mtplx_error *err)
+{
+    char *path = mx_path_join(m->path, "tokenizer.json");
+    mtplx_error local = {0};
+    if (!path)
+        return mx_error_nomem(err, "a path", strlen(m->path));
+    bool have = mx_file_exists(path);
+    free(path);
+    if (have && !(m->tokenizer = mx_tokenizer_open(m->path, err)))
+        return err ? err->status : MTPLX_ERR_FORMAT;
+    m->chat = mx_chat_open(m->path, &local);
+    if (!m->chat && local.status != MTPLX_OK) {
+        if (err)
+            *err = local;
+        return local.status;
+    }
+    return MTPLX_OK;
+}
+
+static void describe_quantization(mtplx_model *m)
+{
+    struct mx_quant_spec q = {0};
+    bool mixed = false;
+    mx_config_quant(&m->config, "", &q, NULL);
+    if (!q.bits) {
+        const char *dtype = json_string_value(mx_config_get(&m->config, "dtype"));
+        if (!dtype)
+            dtype = json_string_value(mx_config_get(&m->config, "torch_dtype"));
+        snprintf(m->quantization, sizeof m->quantization, "%s", dtype ? dtype : "unquantised");
+        return;
+    }
+    const json_t *obj = mx_config_get(&m->config, "quantization");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)obj, key, value)
+    {
+        const json_t *bits = json_object_get(value, "bits");
+        mixed |= json_is_integer(bits) && json_integer_value(bits) != q.bits;
+    }
+    snprintf(m->quantization, sizeof m->quantization, "mlx affine %d-bit g%d%s", q.bits,
+             q.group_size, mixed ? " (mixed)" : "");
+}
+
+static const char *norm_name(const struct mx_loader *l)
+{
+    return l->trunk_norms == MX_NORM_RAW ? "raw" : "baked";
+}
+
+static void fill_info(mtplx_model *m, const struct mx_loader *l)
+{
+    describe_quantization(m);
+    m->info = (mtplx_model_info){
+        .path = m->path,
+        .architecture = m->family->name,
+        .model_type = mx_config_model_type(&m->config),
+        .device = m->device->name,
+        .quantization = m->quantization,
+        .norm_encoding = norm_name(l),
+        .mtp_norm_encoding = !m->geometry.has_mtp          ? NULL
+                             : l->mtp_norms == MX_NORM_RAW ? "raw"
+                                                           : "baked",
+        .norms_ambiguous = l->norms_ambiguous,
+        .mtp_source = l->mtp_source,
+        .layers = m->geometry.layers,
+        .hidden_size = m->geometry.hidden,
+        .vocab_size = m->geometry.vocab,
+        .context_length = m->geometry.context,
+        .has_mtp = m->geometry.has_mtp,
+        .has_tokenizer = m->tokenizer != NULL,
+        .has_chat_template = m->chat != NULL,
+        .parameters = m->weights.parameters,
+        .mtp_parameters = m->weights.mtp_parameters,
+        .weight_bytes = m->weights.bytes,
+        .threads = m->device->threads,
+    };
+}
+
+/* ---- Geometry, scratch ------------------------------------------------------------------------
+ */
+
+static void preset_geometry(mtplx_model *m)
+{
+    struct mx_geometry *g = &m->geometry;
+    g->kv.dtype = g->mtp_kv.dtype = m->device->kv_dtype;
+    g->kv.block_tokens = g->mtp_kv.block_tokens = MX_KV_BLOCK;
+    g->gdn.tape_rows = MX_MAX_PENDING;
+}
+
+static mtplx_status open_exec(mtplx_model *m, int max_rows, mtplx_error *err)
+{
+    struct mx_device *d = m->device;
+    int rows = max_rows ? max_rows : DEFAULT_ROWS;
+    if (rows < MIN_ROWS || rows > MAX_ROWS)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "max_rows %d is outside %d..%d", rows, MIN_ROWS,
+                        MAX_ROWS);
+    m->exec.device = d;
+    m->exec.max_rows = rows;
+    for (int i = 0; i < MX_MAX_SCRATCH && m->geometry.scratch[i]; i++) {
+        size_t bytes = (size_t)rows * (size_t)m->geometry.scratch[i] * sizeof(float);
+        m->exec.scratch[i] = d->ops->alloc(d, bytes);
+        if (!m->exec.scratch[i])
+            return mx_error_nomem(err, "activations", bytes);
+    }
+    return d->ops->reserve(d, rows, (int64_t)m->geometry.context + MX_MAX_LAG, err);
+}
+
+/* ---- Load and free ----------------------------------------------------------------------------
+ */
+
+static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_loader *l,
+                         mtplx_error *err)
+{
+    mtplx_status st;
+    *l = (struct mx_loader){.cfg = &m->config,
+                            .ck = m->checkpoint,
+                            .device = m->device,
+                            .options = o,
+                            .weights = &m->weights};
+    if (o->mtp_adapter && !o->no_mtp) {
+        m->adapter = mx_adapter_open(o->mtp_adapter, &l->adapter_scale, err);
+        if (!m->adapter)
+            return err ? err->status : MTPLX_ERR_IO;
+        l->adapter = m->adapter;
+    }
+    preset_geometry(m);
+    m->arch = m->family->load(l, &m->geometry, err);
+    if (!m->arch)
+        return err ? err->status : MTPLX_ERR_FORMAT;
+    if (m->adapter && l->adapter_used == 0)
+        return mx_error(err, MTPLX_ERR_FORMAT,
+                        "%s: no tensor of this adapter names a matrix of the MTP head%s",
+                        o->mtp_adapter, m->geometry.has_mtp ? "" : ", and the model has none");
+    st = open_text(m, err);
+    if (st == MTPLX_OK)
+        st = read_defaults(m, err);
+    return st == MTPLX_OK ? open_exec(m, o->max_rows, err) : st;
+}
+
+static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_options *o,
+                         mtplx_error *err)
+{
+    struct mx_loader l;
+    mtplx_status st;
+    m->path = strdup(path);
+    if (!m->path)
+        return mx_error_nomem(err, "a path", strlen(path));
+    if ((st = mx_config_open(&m->config, path, err)) != MTPLX_OK ||
+        (st = open_family(m, err)) != MTPLX_OK)
+        return st;
+    m->checkpoint = mx_checkpoint_open(path, m->config.root, err);
+    if (!m->checkpoint)
+        return err ? err->status : MTPLX_ERR_FORMAT;
+    m->device = mx_device_open(o->device, o->threads, err);
+    if (!m->device)
+        return err ? err->status : MTPLX_ERR_UNSUPPORTED;
+    mx_weights_init(&m->weights, m->device);
+    if ((st = bind(m, o, &l, err)) != MTPLX_OK)
+        return st;
+    fill_info(m, &l);
+    return MTPLX_OK;
+}
+
+mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *options, mtplx_error *err)
+{
+    mtplx_load_options defaults = {0};
+    mtplx_error local = {0};
+    mtplx_model *m = calloc(1, sizeof *m);
+    if (!m) {
+        mx_error_nomem(err, "a model", sizeof *m);
+        return NULL;
+    }
+    pthread_mutex_init(&m->lock, NULL);
+    if (load(m, path, options ? options : &defaults, &local) != MTPLX_OK) {
+        if (err)
+            *err = local;
+        mtplx_model_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+static void free_device_side(mtplx_model *m)
+{
+    struct mx_device *d = m->device;
+    struct mx_devbuf *bufs[] = {&m->hidden, &m->logits, &m->pairs, &m->drafts};
+    for (size_t i = 0; i < sizeof bufs / sizeof *bufs; i++)
+        if (bufs[i]->data)
+            d->ops->free(d, bufs[i]->data);
+    for (int i = 0; i < MX_MAX_SCRATCH; i++)
+        if (m->exec.scratch[i])
+            d->ops->free(d, m->exec.scratch[i]);
+    mx_weights_free(&m->weights);
+    mx_device_close(d);
+}
+
+void mtplx_model_free(mtplx_model *m)
+{
+    if (!m)
+        return;
+    if (m->device)
+        free_device_side(m);
+    mx_chat_free(m->chat);
+    mx_tokenizer_free(m->tokenizer);
+    mx_checkpoint_close(m->checkpoint);
+    mx_checkpoint_close(m->adapter);
+    mx_config_close(&m->config);
+    free(m->out_logits.data);
+    free(m->out_hidden.data);
+    free(m->batch.data);
+    free(m->mtp_batch.data);
+    pthread_mutex_destroy(&m->lock);
+    free(m->path);
+    free(m);
+}
+
+const mtplx_model_info *mtplx_model_get_info(const mtplx_model *m)
+{
+    return &m->info;
+}
+
+void mtplx_model_default_sampling(const mtplx_model *m, mtplx_sampling *out)
+{
+    *out = m->sampling;
+}
+
+bool mtplx_model_is_stop_token(const mtplx_model *m, int32_t token)
+{
+    for (int i = 0; i < m->n_stops; i++)
+        if (m->stops[i] == token)
+            return true;
+    return false;
+}
+
+/* ---- Embedded model ---------------------------------------------------------------------------
+ */
+
+static char *try_model(const char *base, const char *rest)
+{
+    char *dir = base ? mx_path_join(base, rest) : NULL;
+    char *config = dir ? mx_path_join(dir, "config.json") : NULL;
+    bool ok = config && mx_file_exists(config);
+    free(config);
+    if (ok)
+        return dir;
+    free(dir);
+    return NULL;
+}
+
+char *mtplx_embedded_model_path(mtplx_error *err)
+{
+    char *exe = mx_exe_dir();
+    char *found = try_model(getenv("MTPLX_HOME"), "models/nano");
+    if (!found)
+        found = try_model(exe, "../models/nano"); /* build tree */
+    if (!found)
+        found = try_model(exe, "../../models/nano"); /* build/tests, build/asan */
+    if (!found)
+        found = try_model(exe, "../share/mtplx/models/nano");
+    if (!found)
+        found = try_model(MX_DATADIR, "models/nano");
+    free(exe);
+    if (!found)
+        mx_error(err, MTPLX_ERR_IO,
+                 "the embedded model was not found beside the program or under %s/models/nano; set "
+                 "MTPLX_HOME or name a model",
+                 MX_DATADIR);
+    return found;
+}
