@@ -17,6 +17,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Sanitizers make model code several times slower: the same tests then run on fewer cases. */
+#if defined(__SANITIZE_ADDRESS__)
+#define SLOW_BUILD 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SLOW_BUILD 1
+#endif
+#endif
+#ifndef SLOW_BUILD
+#define SLOW_BUILD 0
+#endif
+
+/* A number from the environment, else `fast`, else `slow` in a sanitizer build. */
+static inline int budget(const char *env, int fast, int slow)
+{
+    const char *s = getenv(env);
+    return s ? (int)strtol(s, NULL, 10) : SLOW_BUILD ? slow : fast;
+}
+
 static inline const char *src_root(void)
 {
     const char *r = getenv("MTPLX_SRC");

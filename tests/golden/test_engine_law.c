@@ -5,7 +5,7 @@
  * A prompt is prefilled once; every trial forks it, decodes three tokens with its own seed and is
  * counted in a cell of the joint law. The expected probabilities are computed from plain forward
  * passes over every reachable context, with a filter written anew here. Chi-square over cells with
- * an expectation of at least 5, others pooled. 600 trials a setting by default;
+ * an expectation of at least 5, others pooled. 400 trials a setting by default;
  * MTPLX_LAW_TRIALS=20000 for the long run. */
 #include "golden.h"
 
@@ -19,8 +19,7 @@ struct kept {
 
 static int trials(void)
 {
-    const char *s = getenv("MTPLX_LAW_TRIALS");
-    return s ? (int)strtol(s, NULL, 10) : 600;
+    return budget("MTPLX_LAW_TRIALS", 400, 60);
 }
 
 /* Upper tail of chi-square by Wilson and Hilferty's cube-root normal approximation: good to a few
@@ -175,7 +174,7 @@ static void test_joint_law(void **state)
     mtplx_error err = {0};
     int32_t ids[256];
     mtplx_row rows[256];
-    mtplx_model *m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){0});
+    mtplx_model *m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 1});
     size_t n = vague_prompt(ids);
     mtplx_seq *base = mtplx_seq_new(m, &err);
     for (size_t i = 0; i + 1 < n; i++)

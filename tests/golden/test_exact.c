@@ -2,13 +2,15 @@
  * without MTP, token for token, over prompts of all kinds and lengths; a batch answers as its
  * members would alone; seeded sampling does not depend on batching.
  *
- * A quick selection runs by default. MTPLX_EXACT_PROMPTS=200 runs the whole set (up to 4,000
- * tokens), MTPLX_EXACT_DEVICE=ref|cpu restricts the device. */
+ * A quick selection of short prompts runs by default. MTPLX_EXACT_PROMPTS=200 runs the whole set,
+ * up to 4,000 tokens; MTPLX_EXACT_DEVICE=ref|cpu restricts the device, MTPLX_EXACT_THREADS sets the
+ * threads (default 1). */
 #include "golden.h"
 
 #include "base/file.h"
 
 #define NEW_TOKENS 40
+#define WHOLE_SET 200
 #define MAX_PROMPT 4000
 
 enum kind { CHAT, PROSE, CODE, NOISE, LOOP, KINDS };
@@ -130,29 +132,31 @@ static mtplx_seq *prefill(mtplx_model *m, const int32_t *prompt, size_t n)
     return s;
 }
 
-static int prompts_wanted(void)
+static mtplx_model *open_model(const char *path, const char *device)
 {
-    const char *s = getenv("MTPLX_EXACT_PROMPTS");
-    return s ? (int)strtol(s, NULL, 10) : 20;
+    mtplx_load_options o = {.device = device, .threads = budget("MTPLX_EXACT_THREADS", 1, 1)};
+    return load_or_fail(src_path(path), &o);
 }
 
-static void check_model(const char *path, const char *device)
+/* `quick` prompts by default. Seven steps apart they meet every kind and the shorter lengths. */
+static void check_model(const char *path, const char *device, int quick)
 {
     static int32_t prompt[MAX_PROMPT];
     const char *only = getenv("MTPLX_EXACT_DEVICE");
-    int total = prompts_wanted();
+    int total = budget("MTPLX_EXACT_PROMPTS", quick, 2);
+    int stride = total < WHOLE_SET ? 6 : 1, depth_step = SLOW_BUILD ? 3 : 1;
     uint64_t cycles = 0, tokens = 0;
     size_t longest = 0;
     if (only && strcmp(only, device) != 0)
         return;
-    mtplx_model *m = load_or_fail(src_path(path), &(mtplx_load_options){.device = device});
+    mtplx_model *m = open_model(path, device);
     for (int i = 0; i < total; i++) {
         int32_t plain[NEW_TOKENS], drafted[NEW_TOKENS];
-        size_t n = make_prompt(m, total < 100 ? i * 7 : i, prompt);
+        size_t n = make_prompt(m, i * stride, prompt);
         mtplx_seq *base = prefill(m, prompt, n);
         mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .ignore_stop = i % 2};
         size_t k = answer(base, prompt + n - 1, 1, o, plain, NULL);
-        for (o.depth = 1; o.depth <= MTPLX_MAX_DEPTH; o.depth++) {
+        for (o.depth = 1; o.depth <= MTPLX_MAX_DEPTH; o.depth += depth_step) {
             mtplx_gen_stats stats;
             size_t j = answer(base, prompt + n - 1, 1, o, drafted, &stats);
             if (j != k || memcmp(plain, drafted, k * sizeof *plain) != 0)
@@ -173,19 +177,19 @@ static void check_model(const char *path, const char *device)
 static void test_greedy_cpu(void **state)
 {
     (void)state;
-    check_model("models/nano", "cpu");
+    check_model("models/nano", "cpu", 16);
 }
 
 static void test_greedy_cpu_bf16(void **state)
 {
     (void)state;
-    check_model("models/nano-bf16", "cpu");
+    check_model("models/nano-bf16", "cpu", 8);
 }
 
 static void test_greedy_ref(void **state)
 {
     (void)state;
-    check_model("models/nano", "ref");
+    check_model("models/nano", "ref", 4);
 }
 
 /* Penalties depend on what was emitted and drafted: the counts must follow both. */
@@ -193,8 +197,9 @@ static void test_greedy_penalties(void **state)
 {
     (void)state;
     static int32_t prompt[MAX_PROMPT];
-    mtplx_model *m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){0});
-    for (int i = 0; i < 20; i++) {
+    mtplx_model *m = open_model("models/nano", NULL);
+    int total = budget("MTPLX_EXACT_PROMPTS", 10, 2);
+    for (int i = 0; i < total; i++) {
         int32_t plain[NEW_TOKENS], drafted[NEW_TOKENS];
         size_t n = make_prompt(m, i, prompt);
         mtplx_seq *base = prefill(m, prompt, n);
@@ -220,7 +225,7 @@ static void test_batch_equals_alone(void **state)
     (void)state;
     enum { GENS = 12 };
     mtplx_error err = {0};
-    mtplx_model *m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){0});
+    mtplx_model *m = open_model("models/nano", NULL);
     static int32_t prompts[GENS][MAX_PROMPT], alone[GENS][NEW_TOKENS];
     size_t n[GENS], k[GENS];
     mtplx_seq *seqs[GENS];
