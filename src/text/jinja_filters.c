@@ -189,7 +189,7 @@ static bool f_indent(struct mx_jrun *r, const struct mx_jval *self, const struct
 {
     static const char *const names[] = {"width", "first", "blank", NULL};
     struct mx_jval v[3], text;
-    const struct mx_jstr *s, *ind;
+    const struct mx_jstr *s = NULL, *ind = NULL;
     const struct mx_jstr newline = {.p = "\n", .len = 1, .ascii = true};
     struct mx_jlist *lines = mx_jlist_new(r, 0);
     struct mx_jout o = {0};
@@ -218,7 +218,7 @@ static bool f_truncate(struct mx_jrun *r, const struct mx_jval *self, const stru
     static const char *const names[] = {"length", "killwords", "end", "leeway", NULL};
     static const struct mx_jstr dots = {.p = "...", .len = 3, .ascii = true};
     struct mx_jval v[4], cut;
-    const struct mx_jstr *s, *end;
+    const struct mx_jstr *s = NULL, *end = NULL;
     int64_t length = 255, leeway = 5, last = -1;
     if (self->type == MX_J_UNDEF)
         return mx_jstr_view(r, "", 0, out);

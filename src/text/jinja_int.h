@@ -537,10 +537,6 @@ static inline struct mx_jval mx_jstrval(const struct mx_jstr *s)
 {
     return (struct mx_jval){.type = MX_J_STR, .u.s = s};
 }
-static inline bool mx_jis(const struct mx_jval *v, enum mx_jtype t)
-{
-    return v->type == t;
-}
 
 /* A string over memory that outlives the render; the text must be valid UTF-8. */
 bool mx_jstr_view(struct mx_jrun *r, const char *p, size_t len, struct mx_jval *out);

@@ -446,7 +446,7 @@ static bool grow_dict(struct mx_jrun *r, struct mx_jdict *d)
 bool mx_jdict_set(struct mx_jrun *r, struct mx_jdict *d, const struct mx_jval *key,
                   const struct mx_jval *value)
 {
-    uint64_t hash;
+    uint64_t hash = 0;
     struct mx_jentry *e;
     if (!hash_value(r, key, &hash) || !find_entry(r, d, key, hash, &e))
         return false;
@@ -468,7 +468,7 @@ bool mx_jdict_set(struct mx_jrun *r, struct mx_jdict *d, const struct mx_jval *k
 bool mx_jdict_get(struct mx_jrun *r, const struct mx_jdict *d, const struct mx_jval *key,
                   struct mx_jval **out)
 {
-    uint64_t hash;
+    uint64_t hash = 0;
     struct mx_jentry *e;
     if (!hash_value(r, key, &hash) || !find_entry(r, d, key, hash, &e))
         return false;
