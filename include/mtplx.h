@@ -17,7 +17,9 @@
  * freed with mtplx_free(). Nothing prints, exits or installs signal handlers.
  *
  * Threads. A model may be shared by any number of threads; calls that run it are serialised by a
- * lock inside the model. A sequence or generation belongs to one thread at a time. */
+ * lock inside the model. A sequence or generation belongs to one thread at a time. Results of
+ * mtplx_forward and mtplx_draft live in buffers of the model: where several threads call them, hold
+ * mtplx_model_lock() over the call and the reading of its result. */
 #ifndef MTPLX_H
 #define MTPLX_H
 
@@ -101,6 +103,10 @@ MTPLX_API void mtplx_model_free(mtplx_model *model);
  * prefix. Returns a path to mtplx_free(), or NULL when none is found. */
 MTPLX_API char *mtplx_embedded_model_path(mtplx_error *err);
 
+/* The model's lock, recursive: every call that runs the model takes it. */
+MTPLX_API void mtplx_model_lock(mtplx_model *model);
+MTPLX_API void mtplx_model_unlock(mtplx_model *model);
+
 /* What was loaded. Pointers live as long as the model. */
 typedef struct mtplx_model_info {
     const char *path;
@@ -127,8 +133,8 @@ MTPLX_API const mtplx_model_info *mtplx_model_get_info(const mtplx_model *model)
 struct mtplx_sampling;
 MTPLX_API void mtplx_model_default_sampling(const mtplx_model *model, struct mtplx_sampling *out);
 
-/* True when `token` ends an answer (eos ids of generation_config.json, config.json and tokenizer).
- */
+/* True when `token` ends an answer: eos ids of generation_config.json and config.json, the
+ * tokenizer's eos_token, and <|im_end|> where the chat template writes it. */
 MTPLX_API bool mtplx_model_is_stop_token(const mtplx_model *model, int32_t token);
 
 /* ---- Text --------------------------------------------------------------------------------- */
@@ -144,7 +150,8 @@ MTPLX_API int32_t *mtplx_encode(const mtplx_model *model, const char *text, size
 MTPLX_API char *mtplx_decode(const mtplx_model *model, const int32_t *ids, size_t count,
                              bool skip_special, size_t *len, mtplx_error *err);
 
-/* Incremental detokeniser: push tokens, read complete UTF-8. */
+/* Incremental detokeniser: push tokens, read complete UTF-8. May not outlive the model. NULL when
+ * the model has no tokenizer or memory is out. */
 typedef struct mtplx_detok mtplx_detok;
 MTPLX_API mtplx_detok *mtplx_detok_new(const mtplx_model *model, bool skip_special);
 MTPLX_API void mtplx_detok_free(mtplx_detok *d);
@@ -173,7 +180,7 @@ typedef struct mtplx_seq mtplx_seq;
 MTPLX_API mtplx_seq *mtplx_seq_new(mtplx_model *model, mtplx_error *err);
 MTPLX_API void mtplx_seq_free(mtplx_seq *seq);
 
-/* Committed tokens. */
+/* Committed tokens. The array moves when the sequence grows; NULL before the first token. */
 MTPLX_API size_t mtplx_seq_length(const mtplx_seq *seq);
 MTPLX_API const int32_t *mtplx_seq_tokens(const mtplx_seq *seq);
 
@@ -191,7 +198,8 @@ typedef struct mtplx_row {
     mtplx_seq *seq;
     int32_t token;
     bool want_logits;
-    const int32_t *position; /* NULL: the next text position on all axes; else {t, h, w} (mRoPE) */
+    /* NULL: the next text position on all axes; else {t, h, w} (mRoPE), each in 0..2^28. */
+    const int32_t *position;
 } mtplx_row;
 
 /* Results of the last forward on this model; valid until the next call that runs the model. */
@@ -216,7 +224,7 @@ MTPLX_API mtplx_status mtplx_forward(mtplx_model *model, const mtplx_row *rows, 
                                      mtplx_forward_result *result, mtplx_error *err);
 
 /* Keeps the first `keep` pending rows of a MTPLX_VERIFY pass and forgets the others, as if only the
- * kept ones had ever been forwarded. */
+ * kept ones had ever been forwarded. Ends drafting. Errors: ARGUMENT (more than are pending). */
 MTPLX_API mtplx_status mtplx_seq_commit(mtplx_seq *seq, size_t keep, mtplx_error *err);
 
 /* One draft step of the MTP head for `n` sequences in one pass: feeds tokens[i] as the token after
@@ -253,9 +261,11 @@ typedef struct mtplx_gen_options {
 } mtplx_gen_options;
 
 typedef enum mtplx_finish {
-    MTPLX_FINISH_NONE = 0, /* still running */
-    MTPLX_FINISH_STOP,     /* a stop token */
-    MTPLX_FINISH_LENGTH,   /* max_tokens or the context window */
+    MTPLX_FINISH_NONE = 0,  /* still running */
+    MTPLX_FINISH_STOP,      /* a stop token */
+    MTPLX_FINISH_LENGTH,    /* max_tokens or the context window */
+    MTPLX_FINISH_CANCELLED, /* the cancel flag was seen */
+    MTPLX_FINISH_ERROR,     /* a pass failed; the step that ran it reported why */
 } mtplx_finish;
 
 typedef struct mtplx_gen_stats {
@@ -265,6 +275,7 @@ typedef struct mtplx_gen_stats {
     /* Per draft position: a position counts as drafted in a cycle when every earlier position of
      * that cycle was accepted. */
     uint64_t drafted[MTPLX_MAX_DEPTH], accepted[MTPLX_MAX_DEPTH];
+    /* In a batch, draft and verify times are those of the shared passes. */
     uint64_t prefill_ns, draft_ns, verify_ns, sample_ns, commit_ns;
     uint64_t first_token_ns; /* from the start of prefill to the first token */
     uint64_t decode_ns;      /* from the first token to now */
@@ -274,20 +285,26 @@ typedef struct mtplx_gen_stats {
 typedef struct mtplx_gen mtplx_gen;
 
 /* Starts decoding after `prompt` (count >= 1 tokens appended to the sequence first). The sequence
- * stays the caller's and must outlive the generation. No model work happens yet.
- * Errors: ARGUMENT, LIMIT (the prompt does not fit the context window), MEMORY. */
+ * stays the caller's and must outlive the generation. No model work happens yet. `options` NULL is
+ * greedy plain decoding; a zero top_p or repetition_penalty means off. When the answer has ended,
+ * the sequence holds prompt and answer without the answer's last token, whatever the depth. Errors:
+ * ARGUMENT, LIMIT (the prompt does not fit the context window), MEMORY. */
 MTPLX_API mtplx_gen *mtplx_gen_new(mtplx_seq *seq, const int32_t *prompt, size_t count,
                                    const mtplx_gen_options *options, mtplx_error *err);
 MTPLX_API void mtplx_gen_free(mtplx_gen *gen);
 
 /* Advances one step: a prefill chunk, or one draft-verify-commit cycle. New tokens, stop token
- * included, are appended to mtplx_gen_tokens(). Errors: CANCELLED, MEMORY. */
+ * included, are appended to mtplx_gen_tokens(). A finished generation is left alone. After an error
+ * the generation is finished and its sequence stands at the last commit.
+ * Errors: CANCELLED, MEMORY, LIMIT or ARGUMENT (the sequence was used otherwise meanwhile). */
 MTPLX_API mtplx_status mtplx_gen_step(mtplx_gen *gen, mtplx_error *err);
 
-/* The same for several generations of one model in shared forward passes; finished ones are
- * skipped. Each gets the tokens it would have got alone. */
+/* The same for several generations of one model: decode cycles share their passes, a prompt chunk
+ * has its own; finished ones are skipped. Each gets the tokens it would have got alone. Returns the
+ * first failure; the generations that did not fail have advanced, the others are finished. */
 MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
 
+/* Tokens of the answer so far; valid until the generation is freed. */
 MTPLX_API const int32_t *mtplx_gen_tokens(const mtplx_gen *gen, size_t *count);
 MTPLX_API mtplx_finish mtplx_gen_finish(const mtplx_gen *gen);
 MTPLX_API const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *gen);

@@ -108,6 +108,8 @@ static const char *finish_reason(const struct stream *s)
     switch (mtplx_gen_finish(s->gen)) {
     case MTPLX_FINISH_STOP: return "stop";
     case MTPLX_FINISH_LENGTH: return "length";
+    case MTPLX_FINISH_CANCELLED:
+    case MTPLX_FINISH_ERROR:
     case MTPLX_FINISH_NONE: break;
     }
     return "cancelled";

@@ -7,12 +7,15 @@
  *   D1  Device memory is addressed by plain pointers in the device's own address space. Host code
  *       may do arithmetic on them but dereferences none; it moves data with upload/download/copy.
  *   D2  Ops neither allocate nor fail nor read back: shapes were validated when weights were bound,
- *       scratch was reserved by reserve(). So a whole step can be recorded and replayed.
- *   D3  Row invariance: every output element has one fixed reduction order, which depends on the
- *       row's own data and absolute position only, never on the number of rows or segments in the
- *       call, on the thread count, or on how rows were cut into calls.
- *   D4  Matrices are row-major; "[n][d]" with a leading dimension `ld*` in elements (floats).
- *   D5  Activations, recurrent states and logits are float32. KV entries have the type kv_dtype.
+ *       scratch was reserved by reserve(). So a whole step can be recorded and replayed. (argmax
+ * and download are the two ways results leave the device: they wait for earlier ops.) D3  Row
+ * invariance: every output element has one fixed reduction order, which depends on the row's own
+ * data and absolute position only, never on the number of rows or segments in the call, on the
+ * thread count, or on how rows were cut into calls. D4  Matrices are row-major; "[n][d]" with a
+ * leading dimension `ld*` in elements (floats). D5  Activations, recurrent states and logits are
+ * float32. KV entries have the type kv_dtype. D6  Batches (tokens, positions, segments, block
+ * tables) are host memory, read before an op returns. Memory functions may be called from any
+ * thread; ops from one at a time.
  *
  * Weights stay where the checkpoint maps them (host memory); weight_bind() lets a device copy or
  * repack them once. */

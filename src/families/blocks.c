@@ -172,12 +172,10 @@ void mx_gdn_run(struct mx_device *d, const struct mx_gdn_block *g, const struct 
     mx_linear_apply(d, &out, 1, core, b->n, NULL);
 }
 
-static float *negate_exp(float *v, int64_t n, void *arg)
+static void negate_exp(float *v, int64_t n)
 {
-    (void)arg;
     for (int64_t i = 0; i < n; i++)
         v[i] = -expf(v[i]);
-    return v;
 }
 
 /* conv1d.weight is [C, 1, K] in Hugging Face files and [C, K, 1] in MLX ones: the same bytes. */
@@ -196,7 +194,7 @@ static mtplx_status load_conv(struct mx_loader *l, const char *prefix, const cha
                         "%s: tensor '%s' is not [%lld, 1, %lld] or [%lld, %lld, 1] as config.json "
                         "implies",
                         t->file, t->name, (long long)c, (long long)k, (long long)c, (long long)k);
-    return mx_load_floats(l, t, c * k, 0, NULL, NULL, out, err);
+    return mx_load_floats(l, t, c * k, 0, NULL, out, err);
 }
 
 static mtplx_status load_a_log(struct mx_loader *l, const char *prefix, const char *name,
@@ -206,7 +204,7 @@ static mtplx_status load_a_log(struct mx_loader *l, const char *prefix, const ch
     if (!t || t->ndim != 1 || t->shape[0] != heads)
         return mx_error(err, MTPLX_ERR_FORMAT, "%s: tensor '%s%s' is missing or not [%lld]",
                         mx_checkpoint_dir(l->ck), prefix, name, (long long)heads);
-    return mx_load_floats(l, t, heads, 0, negate_exp, NULL, out, err);
+    return mx_load_floats(l, t, heads, 0, negate_exp, out, err);
 }
 
 mtplx_status mx_gdn_load(struct mx_loader *l, const char *prefix, const char *module, int hidden,

@@ -35,8 +35,8 @@ struct mx_rope {
 };
 
 /* Scratch: q [n][heads * q_stride], k and v [n][kv_heads * head_dim], att [n][heads * head_dim],
- * tmp [n][LoRA rank]. y [n][hidden] may not overlap them. With y NULL only keys and values are
- * computed and stored (MTP history rows). */
+ * tmp [n][LoRA rank + outputs]. y [n][hidden] may not overlap them. With y NULL only keys and
+ * values are computed and stored (MTP history rows). */
 void mx_attn_run(struct mx_device *d, const struct mx_attn_block *a, const struct mx_rope *rope,
                  const struct mx_kv_layout *kv, int layer, const struct mx_batch *b, const float *x,
                  float *q, float *k, float *v, float *att, float *tmp, float *y);
@@ -74,7 +74,7 @@ struct mx_mlp_block {
     struct mx_linear gate, up, down;
 };
 
-/* Scratch: gate and up [n][ff], tmp [n][LoRA rank]. */
+/* Scratch: gate and up [n][ff], tmp [n][LoRA rank + outputs]. */
 void mx_mlp_run(struct mx_device *d, const struct mx_mlp_block *m, const float *x, int n,
                 float *gate, float *up, float *tmp, float *y);
 

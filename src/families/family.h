@@ -30,7 +30,7 @@ struct mx_geometry {
     int64_t scratch[MX_MAX_SCRATCH];
 };
 
-/* Called after every layer with the residual stream [n][hidden] in device memory (tests, qa). */
+/* Called after every layer with the residual stream [n][hidden], in device memory (tests, qa). */
 typedef void mx_trace_fn(void *arg, int layer, const float *residual, int n);
 
 /* The mutable side of a running model: one per model, used under its lock. */

@@ -167,29 +167,46 @@ static mtplx_status dense_weight(const struct mx_tensor *t, int64_t out, int64_t
     return MTPLX_OK;
 }
 
-/* Bits and group of a quantised tensor: config first, checked against the shapes. */
+/* What the shapes say: codes [out, in * bits / 32], scales [out, in / group]. */
+static void quant_from_shapes(const struct mx_tensor *t, const struct mx_tensor *scales, int64_t in,
+                              struct mx_quant_spec *q)
+{
+    bool sane = t->ndim == 2 && scales->ndim == 2 && scales->shape[1] > 0 && in > 0 &&
+                t->shape[1] <= in && in % scales->shape[1] == 0 && t->shape[1] * 32 % in == 0;
+    q->bits = sane ? (int)(t->shape[1] * 32 / in) : 0;
+    q->group_size = sane ? (int)(in / scales->shape[1]) : 0;
+}
+
+/* Bits and group of a quantised tensor: config.json, checked against the shapes. MTP heads are
+ * often quantised apart from the trunk and described by other keys or by none, so theirs are read
+ * off the shapes, which leave no choice. */
 static mtplx_status quant_geometry(const struct mx_loader *l, const char *path,
                                    const struct mx_tensor *t, const struct mx_tensor *scales,
                                    int64_t in, struct mx_quant_spec *q, mtplx_error *err)
 {
+    struct mx_quant_spec shapes;
     mtplx_status st = mx_config_quant(l->cfg, path, q, err);
     if (st != MTPLX_OK)
         return st;
+    if (q->bits && strcmp(q->mode, "affine") != 0)
+        return mx_error(err, MTPLX_ERR_UNSUPPORTED,
+                        "%s: '%s' is quantised in mode '%s'; this build reads 'affine'",
+                        l->cfg->path, path, q->mode);
+    quant_from_shapes(t, scales, in, &shapes);
+    if (l->in_mtp && shapes.bits && !mx_mlxq_check(shapes.bits, shapes.group_size, in)) {
+        q->bits = shapes.bits;
+        q->group_size = shapes.group_size;
+    }
     if (!q->bits)
         return mx_error(err, MTPLX_ERR_FORMAT,
                         "%s: tensor '%s' has .scales but config.json has no 'quantization' entry "
                         "that covers it",
                         t->file, t->name);
-    if (q->mode && strcmp(q->mode, "affine") != 0)
-        return mx_error(err, MTPLX_ERR_UNSUPPORTED,
-                        "%s: '%s' is quantised in mode '%s'; this build reads 'affine'",
-                        l->cfg->path, path, q->mode);
     const char *why = mx_mlxq_check(q->bits, q->group_size, in);
     if (why)
         return mx_error(err, MTPLX_ERR_FORMAT, "%s: quantization of '%s' (%d bits, group %d): %s",
                         l->cfg->path, path, q->bits, q->group_size, why);
-    if (scales->ndim != 2 || t->ndim != 2 || t->shape[1] != in * q->bits / 32 ||
-        scales->shape[1] != in / q->group_size)
+    if (shapes.bits != q->bits || shapes.group_size != q->group_size)
         return mx_error(err, MTPLX_ERR_FORMAT,
                         "%s: tensor '%s' does not have the packed shape of %d bits in groups of %d "
                         "that config.json states",
@@ -197,11 +214,26 @@ static mtplx_status quant_geometry(const struct mx_loader *l, const char *path,
     return MTPLX_OK;
 }
 
+mtplx_status mx_load_check_quant(const struct mx_loader *l, mtplx_error *err)
+{
+    const json_t *q = mx_config_get(l->cfg, "quantization_config");
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
+    if (!method || mx_config_get(l->cfg, "quantization"))
+        return MTPLX_OK;
+    return mx_error(err, MTPLX_ERR_UNSUPPORTED,
+                    "%s: weights are quantised with '%s', which this build does not read; use the "
+                    "unquantised checkpoint or an MLX affine conversion of it",
+                    l->cfg->path, method);
+}
+
 static mtplx_status quant_weight(struct mx_loader *l, const char *path, const struct mx_tensor *t,
                                  const struct mx_tensor *scales, const struct mx_tensor *biases,
                                  struct mx_weight *w, mtplx_error *err)
 {
     struct mx_quant_spec q;
+    mtplx_status st = quant_geometry(l, path, t, scales, w->in, &q, err);
+    if (st != MTPLX_OK)
+        return st;
     if (!biases)
         return mx_error(err, MTPLX_ERR_FORMAT, "%s: tensor '%s.biases' is missing beside .scales",
                         t->file, path);
@@ -210,9 +242,6 @@ static mtplx_status quant_weight(struct mx_loader *l, const char *path, const st
     if (!is_float(scales->dtype) || biases->dtype != scales->dtype)
         return bad_dtype(!is_float(scales->dtype) ? scales : biases,
                          "BF16, F16 or F32 alike for .scales and .biases", err);
-    mtplx_status st = quant_geometry(l, path, t, scales, w->in, &q, err);
-    if (st != MTPLX_OK)
-        return st;
     if ((st = check_matrix(t, w->out, w->in * q.bits / 32, err)) != MTPLX_OK ||
         (st = check_matrix(scales, w->out, w->in / q.group_size, err)) != MTPLX_OK ||
         (st = check_matrix(biases, w->out, w->in / q.group_size, err)) != MTPLX_OK)
@@ -323,8 +352,8 @@ mtplx_status mx_load_requant(struct mx_loader *l, struct mx_weight *w, mtplx_pro
  */
 
 mtplx_status mx_load_floats(struct mx_loader *l, const struct mx_tensor *t, int64_t count,
-                            float add, float *(*map)(float *v, int64_t n, void *arg), void *arg,
-                            float **out, mtplx_error *err)
+                            float add, void (*map)(float *v, int64_t n), float **out,
+                            mtplx_error *err)
 {
     if (!is_float(t->dtype))
         return bad_dtype(t, "BF16, F16 or F32", err);
@@ -334,7 +363,7 @@ mtplx_status mx_load_floats(struct mx_loader *l, const struct mx_tensor *t, int6
     for (int64_t i = 0; i < count; i++)
         v[i] = mx_dtype_load(t->dtype, t->data, i) + add;
     if (map)
-        map(v, count, arg);
+        map(v, count);
     account(l, (uint64_t)count, t->bytes);
     *out = mx_load_const(l, v, (size_t)count * sizeof *v, err);
     free(v);
@@ -351,7 +380,7 @@ mtplx_status mx_load_vector(struct mx_loader *l, const char *prefix, const char 
     snprintf(want, sizeof want, "%lld", (long long)dim);
     if (t->ndim != 1 || t->shape[0] != dim)
         return bad_shape(t, want, err);
-    return mx_load_floats(l, t, dim, add, NULL, NULL, out, err);
+    return mx_load_floats(l, t, dim, add, NULL, out, err);
 }
 
 double mx_tensor_mean(const struct mx_tensor *t)

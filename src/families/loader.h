@@ -52,8 +52,8 @@ struct mx_loader {
     const mtplx_load_options *options;
     struct mx_weights *weights;
     const struct mx_checkpoint *adapter; /* opened mtp_adapter, or NULL */
-    double adapter_scale;                /* lora_alpha / r, 0: unknown (use 1) */
-    size_t adapter_used;                 /* adapter tensors consumed */
+    double adapter_scale;
+    size_t adapter_used; /* adapter tensors consumed */
 
     /* Set by the family while it binds. */
     bool in_mtp;              /* account to the MTP head, apply the adapter */
@@ -68,6 +68,9 @@ struct mx_loader {
 void mx_weights_init(struct mx_weights *w, struct mx_device *device);
 void mx_weights_free(struct mx_weights *w);
 
+/* Refuses checkpoints in a quantisation other than MLX's, naming it. */
+mtplx_status mx_load_check_quant(const struct mx_loader *l, mtplx_error *err);
+
 /* Tensor "<prefix><name>" or NULL. */
 const struct mx_tensor *mx_load_find(const struct mx_loader *l, const char *prefix,
                                      const char *name);
@@ -80,10 +83,11 @@ mtplx_status mx_load_linear(struct mx_loader *l, const char *prefix, const char 
 mtplx_status mx_load_vector(struct mx_loader *l, const char *prefix, const char *name, int64_t dim,
                             float add, float **out, mtplx_error *err);
 
-/* Like mx_load_vector for a tensor whose shape is checked by the caller: `count` elements. */
+/* Like mx_load_vector for a tensor whose shape is checked by the caller: `count` elements. `map`,
+ * when not NULL, changes the host copy first. */
 mtplx_status mx_load_floats(struct mx_loader *l, const struct mx_tensor *t, int64_t count,
-                            float add, float *(*map)(float *v, int64_t n, void *arg), void *arg,
-                            float **out, mtplx_error *err);
+                            float add, void (*map)(float *v, int64_t n), float **out,
+                            mtplx_error *err);
 
 /* Copies host floats into device memory owned by the weights. */
 float *mx_load_const(struct mx_loader *l, const void *host, size_t bytes, mtplx_error *err);

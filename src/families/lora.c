@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,34 +17,50 @@
 /* ---- Opening ----------------------------------------------------------------------------------
  */
 
+/* The scale an adapter_config.json states; 1 when it states none. */
 static double config_scale(const json_t *cfg)
 {
     const json_t *mlx = json_object_get(json_object_get(cfg, "lora_parameters"), "scale");
     if (json_is_number(mlx))
         return json_number_value(mlx);
     const json_t *alpha = json_object_get(cfg, "lora_alpha"), *r = json_object_get(cfg, "r");
-    if (json_is_number(alpha) && json_is_number(r) && json_number_value(r) > 0)
-        return json_number_value(alpha) / json_number_value(r);
-    return 0;
+    if (!json_is_number(alpha) || !json_is_number(r) || json_number_value(r) <= 0)
+        return 1;
+    double rank = json_number_value(r);
+    bool rs = json_is_true(json_object_get(cfg, "use_rslora"));
+    return json_number_value(alpha) / (rs ? sqrt(rank) : rank);
+}
+
+/* Variants whose maths is not plain LoRA with one scale. */
+static mtplx_status check_variant(const json_t *cfg, const char *path, mtplx_error *err)
+{
+    static const char *const keys[] = {"use_dora", "rank_pattern", "alpha_pattern", NULL};
+    for (int i = 0; keys[i]; i++) {
+        const json_t *v = json_object_get(cfg, keys[i]);
+        if (json_is_true(v) || json_object_size(v) > 0)
+            return mx_error(err, MTPLX_ERR_UNSUPPORTED,
+                            "%s: field '%s' is not supported; merge the adapter with the tool that "
+                            "made it",
+                            path, keys[i]);
+    }
+    return MTPLX_OK;
 }
 
 static mtplx_status read_scale(const char *dir, double *scale, mtplx_error *err)
 {
     char *path = mx_path_join(dir, "adapter_config.json");
-    *scale = 0;
+    mtplx_status st = MTPLX_OK;
+    *scale = 1;
     if (!path)
         return mx_error_nomem(err, "a path", strlen(dir));
     if (mx_file_exists(path)) {
         json_t *cfg = mx_json_file(path, 1 << 20, err);
-        if (!cfg) {
-            free(path);
-            return MTPLX_ERR_FORMAT;
-        }
+        st = cfg ? check_variant(cfg, path, err) : MTPLX_ERR_FORMAT;
         *scale = config_scale(cfg);
         json_decref(cfg);
     }
     free(path);
-    return MTPLX_OK;
+    return st;
 }
 
 static struct mx_checkpoint *open_file(const char *path, double *scale, mtplx_error *err)
@@ -160,13 +177,24 @@ static void fill_f32(struct mx_weight *w, const float *data, int64_t out, int64_
     w->data = data;
 }
 
-/* W + s B A as a new dense matrix: bf16, or float32 when W is. */
+static void store_row(enum mx_weight_kind kind, void *data, size_t at, const float *row, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (kind == MX_W_F32)
+            ((float *)data)[at + i] = row[i];
+        else
+            ((uint16_t *)data)[at + i] =
+                kind == MX_W_F16 ? mx_f32_to_f16(row[i]) : mx_f32_to_bf16(row[i]);
+    }
+}
+
+/* W + s B A as a new dense matrix of W's type; bf16 when W is quantised. */
 static mtplx_status merge(struct mx_loader *l, const struct mx_lora *lora, struct mx_weight *w,
                           const char *module, mtplx_error *err)
 {
-    bool wide = w->kind == MX_W_F32;
+    enum mx_weight_kind kind = w->kind == MX_W_MLXQ ? MX_W_BF16 : w->kind;
     size_t in = (size_t)w->in, out = (size_t)w->out;
-    void *data = mx_load_host(l, in * out * (wide ? 4 : 2), module, err);
+    void *data = mx_load_host(l, in * out * (kind == MX_W_F32 ? 4 : 2), module, err);
     float *row = malloc(in * sizeof *row);
     if (!data || !row) {
         free(row);
@@ -180,15 +208,10 @@ static mtplx_status merge(struct mx_loader *l, const struct mx_lora *lora, struc
             for (size_t i = 0; i < in; i++)
                 row[i] += s * a[k * in + i];
         }
-        for (size_t i = 0; i < in; i++) {
-            if (wide)
-                ((float *)data)[r * in + i] = row[i];
-            else
-                ((uint16_t *)data)[r * in + i] = mx_f32_to_bf16(row[i]);
-        }
+        store_row(kind, data, r * in, row, in);
     }
     free(row);
-    w->kind = wide ? MX_W_F32 : MX_W_BF16;
+    w->kind = kind;
     w->data = data;
     w->scales = w->biases = NULL;
     w->bits = w->group = 0;
@@ -216,7 +239,7 @@ mtplx_status mx_load_adapter(struct mx_loader *l, const char *module, struct mx_
     fill_f32(&lora->a, a, rank, lin->w.in);
     fill_f32(&lora->b, b, lin->w.out, rank);
     lora->rank = rank;
-    lora->scale = l->adapter_scale != 0 ? (float)l->adapter_scale : 1.0f;
+    lora->scale = (float)l->adapter_scale;
     l->adapter_used += 2;
     if (l->options->merge_mtp_adapter)
         return merge(l, lora, &lin->w, module, err);

@@ -76,11 +76,11 @@ static mtplx_status read_sizes(const struct mx_config *c, struct shape *s, mtplx
         {"intermediate_size", 1, 1 << 20, &s->ff},
         {"num_attention_heads", 1, 4096, &s->heads},
         {"num_key_value_heads", 1, 4096, &s->kv_heads},
-        {"head_dim", 2, 4096, &s->head_dim},
+        {"head_dim", 2, MX_KV_MAX_HEAD_DIM, &s->head_dim},
         {"linear_num_key_heads", 1, 4096, &s->key_heads},
         {"linear_num_value_heads", 1, 4096, &s->value_heads},
-        {"linear_key_head_dim", 1, 4096, &s->dk},
-        {"linear_value_head_dim", 1, 4096, &s->dv},
+        {"linear_key_head_dim", 1, MX_GDN_MAX_DIM, &s->dk},
+        {"linear_value_head_dim", 1, MX_GDN_MAX_DIM, &s->dv},
         {"linear_conv_kernel_dim", 2, 16, &s->kernel},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -137,6 +137,8 @@ static mtplx_status read_rope(const struct mx_config *c, struct shape *s, mtplx_
         return mx_error(err, MTPLX_ERR_FORMAT, "%s: field 'rope_parameters' must be an object",
                         c->path);
     const char *type = json_string_value(json_object_get(rope, "rope_type"));
+    if (!type)
+        type = json_string_value(json_object_get(rope, "type")); /* before transformers 4.43 */
     if (type && strcmp(type, "default") != 0 && strcmp(type, "mrope") != 0)
         return mx_error(err, MTPLX_ERR_UNSUPPORTED,
                         "%s: rope_type '%s' is not supported; remove the context extension or use "
@@ -184,9 +186,10 @@ static mtplx_status read_shape(const struct mx_config *c, struct shape *s, mtplx
         (st = mx_config_str(c, "hidden_act", &act, err)) != MTPLX_OK ||
         (st = mx_config_str(c, "output_gate_type", &zact, err)) != MTPLX_OK)
         return st;
-    /* The wrapper of a VL checkpoint states tying at the root. */
-    if (json_is_true(json_object_get(c->root, "tie_word_embeddings")))
-        s->tied = true;
+    /* The wrapper of a VL checkpoint states tying at the root, which then counts. */
+    const json_t *tied = json_object_get(c->root, "tie_word_embeddings");
+    if (json_is_boolean(tied))
+        s->tied = json_is_true(tied);
     if (!gate || bias || (act && strcmp(act, "silu") != 0) ||
         (zact && strcmp(zact, "swish") != 0 && strcmp(zact, "silu") != 0))
         return mx_error(err, MTPLX_ERR_UNSUPPORTED,
@@ -261,9 +264,10 @@ static void detect_trunk_norms(struct mx_loader *l, const char *prefix, const st
     }
     norm_mean(l, prefix, block_norms, s->layers, &mean);
     l->trunk_norms = mean < 0.5 ? MX_NORM_RAW : MX_NORM_BAKED;
+    l->norms_ambiguous = !(mean < 0.3 || mean > 0.7); /* also when it is NaN */
     if (conv && conv->ndim == 3) {
         bool mlx = conv->shape[2] == 1 && conv->shape[1] != 1;
-        l->norms_ambiguous = mlx != (l->trunk_norms == MX_NORM_BAKED);
+        l->norms_ambiguous |= mlx != (l->trunk_norms == MX_NORM_BAKED);
     }
 }
 
@@ -328,16 +332,20 @@ static float norm_add(enum mx_norm_encoding e)
     return e == MX_NORM_RAW ? 1.0f : 0.0f;
 }
 
-/* The MTP head: under "mtp." in whatever wrapper the exporter used, or bare in a side file. */
+/* The MTP head: under "mtp." in whatever wrapper the exporter used, or bare as drafter files have
+ * it. A side file was put there to be used, so its head goes before one inside the main files. */
 static const char *mtp_prefix(const struct mx_loader *l)
 {
-    static const char *const prefixes[] = {"mtp.", "language_model.mtp.", "model.mtp.",
-                                           "model.language_model.mtp.", NULL};
-    for (int i = 0; prefixes[i]; i++)
-        if (mx_load_find(l, prefixes[i], "fc.weight"))
-            return prefixes[i];
-    const struct mx_tensor *bare = mx_load_find(l, "", "fc.weight");
-    return bare && mx_checkpoint_is_side(l->ck, bare) ? "" : NULL;
+    static const char *const prefixes[] = {
+        "mtp.", "language_model.mtp.", "model.mtp.", "model.language_model.mtp.", "", NULL};
+    for (int side = 1; side >= 0; side--)
+        for (int i = 0; prefixes[i]; i++) {
+            const struct mx_tensor *t = mx_load_find(l, prefixes[i], "fc.weight");
+            if (t && mx_load_find(l, prefixes[i], "pre_fc_norm_hidden.weight") &&
+                mx_checkpoint_is_side(l->ck, t) >= side)
+                return prefixes[i];
+        }
+    return NULL;
 }
 
 static mtplx_status load_mtp(struct mx_loader *l, struct qwen *m, const char *trunk,
@@ -464,7 +472,7 @@ static void *load(struct mx_loader *l, struct mx_geometry *g, mtplx_error *err)
 {
     struct shape s;
     struct mx_arena *arena = &l->weights->arena;
-    if (read_shape(l->cfg, &s, err) != MTPLX_OK)
+    if (mx_load_check_quant(l, err) != MTPLX_OK || read_shape(l->cfg, &s, err) != MTPLX_OK)
         return NULL;
     const char *prefix = trunk_prefix(l);
     if (!prefix) {

@@ -304,9 +304,54 @@ static size_t count_tensors(const struct mx_checkpoint *ck, size_t from, size_t 
     return n;
 }
 
-/* Appends the tensors of one file, except those whose module is in side[0..sides). */
-static size_t append_tensors(const struct mx_safetensors *st, const struct mx_tensor **table,
-                             size_t n, const struct mx_tensor **side, size_t sides)
+/* Whether a component of the name is "mtp". */
+static bool is_mtp_name(const char *name)
+{
+    const char *at = strstr(name, "mtp.");
+    return at && (at == name || at[-1] == '.');
+}
+
+/* Whether a file has the module of `t`, in whatever form: dense and quantised ones share .weight.
+ */
+static bool has_module(const struct mx_safetensors *st, const struct mx_tensor *t)
+{
+    char name[512];
+    size_t n = module_length(t->name);
+    if (n + sizeof ".weight" > sizeof name)
+        return false;
+    memcpy(name, t->name, n);
+    memcpy(name + n, ".weight", sizeof ".weight");
+    return mx_safetensors_find(st, name) || mx_safetensors_find(st, t->name);
+}
+
+static bool any_has_module(const struct mx_checkpoint *ck, size_t from, size_t to,
+                           const struct mx_tensor *t)
+{
+    for (size_t i = from; i < to; i++)
+        if (has_module(&ck->files[i]->st, t))
+            return true;
+    return false;
+}
+
+/* Side tensors that count: those no earlier side file has, and of modules that a main file has too
+ * only the MTP head's. (Extracts often ship a copy of the embeddings, which must not replace the
+ * trunk's.) */
+static size_t append_side(const struct mx_checkpoint *ck, size_t file,
+                          const struct mx_tensor **table, size_t n)
+{
+    const struct mx_safetensors *st = &ck->files[file]->st;
+    for (size_t i = 0; i < st->count; i++) {
+        const struct mx_tensor *t = &st->tensors[i];
+        if (!any_has_module(ck, ck->main_count, file, t) &&
+            (is_mtp_name(t->name) || !any_has_module(ck, 0, ck->main_count, t)))
+            table[n++] = t;
+    }
+    return n;
+}
+
+/* Appends the tensors of a main file, except those whose module is in side[0..sides). */
+static size_t append_main(const struct mx_safetensors *st, const struct mx_tensor **table, size_t n,
+                          const struct mx_tensor **side, size_t sides)
 {
     for (size_t i = 0; i < st->count; i++) {
         const struct mx_tensor *t = &st->tensors[i];
@@ -346,12 +391,12 @@ static bool build_table(struct mx_checkpoint *ck, mtplx_error *err)
     }
     size_t n = 0;
     for (size_t i = ck->main_count; i < ck->files_count; i++)
-        n = append_tensors(&ck->files[i]->st, ck->table, n, NULL, 0);
+        n = append_side(ck, i, ck->table, n);
     size_t sides = n;
     if (sides > 1)
         qsort(ck->table, sides, sizeof *ck->table, compare_modules);
     for (size_t i = 0; i < ck->main_count; i++)
-        n = append_tensors(&ck->files[i]->st, ck->table, n, ck->table, sides);
+        n = append_main(&ck->files[i]->st, ck->table, n, ck->table, sides);
     ck->count = n;
     qsort(ck->table, n, sizeof *ck->table, compare_names);
     return check_unique(ck, err);

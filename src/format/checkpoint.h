@@ -4,10 +4,10 @@
  * *.safetensors file at the top; then the MTP side files in this order: config key
  * mlx_lm_extra_tensors.mtp_file, mtp.safetensors, mtp/weights.safetensors,
  * model-mtp.safetensors. Index entries must stay inside the directory. A file is read once, so a
- * side file named by the index is simply a shard. A tensor in two files is an error, except that a
- * side file may repeat tensors of the main files: it then replaces their whole module (all tensors
- * whose names agree up to the last dot), so that a bf16 side file does not pick up the scales of a
- * quantised shard.
+ * side file named by the index is simply a shard. A tensor in two main files is an error. Of side
+ * files the earlier wins. A side file replaces whole modules of the main files (all tensors whose
+ * names agree up to the last dot, so that a bf16 head does not pick up the scales of a quantised
+ * shard), but only those of the MTP head: other repeated modules in it are ignored.
  *
  * Thread-safe for reading once open. */
 #ifndef MX_FORMAT_CHECKPOINT_H

@@ -103,6 +103,14 @@ static mtplx_status grow(struct mx_counts *c, mtplx_error *err)
     return MTPLX_OK;
 }
 
+mtplx_status mx_counts_reserve(struct mx_counts *c, size_t distinct, mtplx_error *err)
+{
+    mtplx_status status = MTPLX_OK;
+    while (status == MTPLX_OK && 2 * (distinct + 1) > c->mask + 1)
+        status = grow(c, err);
+    return status;
+}
+
 mtplx_status mx_counts_add(struct mx_counts *c, int32_t id, bool prompt, mtplx_error *err)
 {
     if (id < 0)

@@ -13,23 +13,38 @@ static size_t step_rows(const mtplx_seq *s)
     return s->n_drafts == 0 ? (size_t)s->n_lag : 1;
 }
 
-static mtplx_status check_seqs(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens,
+static mtplx_status check_seq(const mtplx_model *m, const mtplx_seq *s, int32_t token,
+                              mtplx_error *err)
+{
+    if (!s || s->model != m || s->pending || s->n_tokens == 0)
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "a sequence can draft only with committed tokens and no pending rows");
+    if (s->n_drafts >= MTPLX_MAX_DEPTH)
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "at most %d drafts between commits; mtplx_seq_commit(seq, 0) ends drafting",
+                        MTPLX_MAX_DEPTH);
+    if (token < 0 || token >= m->geometry.vocab)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "token %d is outside the vocabulary of %d", token,
+                        m->geometry.vocab);
+    return MTPLX_OK;
+}
+
+static mtplx_status check_seqs(const mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens,
                                size_t n, mtplx_error *err)
 {
     if (!m->geometry.has_mtp)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "%s has no MTP head loaded to draft with",
                         m->path);
+    if (n == 0)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "a draft step needs at least one sequence");
     for (size_t i = 0; i < n; i++) {
-        mtplx_seq *s = seqs[i];
-        if (s->model != m || s->pending || s->n_tokens == 0)
-            return mx_error(err, MTPLX_ERR_ARGUMENT,
-                            "a sequence can draft only with committed tokens and no pending rows");
-        if (s->n_drafts >= MTPLX_MAX_DEPTH)
-            return mx_error(err, MTPLX_ERR_ARGUMENT, "at most %d drafts between commits",
-                            MTPLX_MAX_DEPTH);
-        if (tokens[i] < 0 || tokens[i] >= m->geometry.vocab)
-            return mx_error(err, MTPLX_ERR_ARGUMENT, "token %d is outside the vocabulary of %d",
-                            tokens[i], m->geometry.vocab);
+        mtplx_status st = check_seq(m, seqs[i], tokens[i], err);
+        if (st != MTPLX_OK)
+            return st;
+        for (size_t j = i + 1; j < n; j++)
+            if (seqs[j] == seqs[i])
+                return mx_error(err, MTPLX_ERR_ARGUMENT,
+                                "a sequence can take part in a draft step only once");
     }
     return MTPLX_OK;
 }
@@ -114,6 +129,7 @@ mtplx_status mx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tok
 {
     struct mx_device *d = m->device;
     size_t dim = (size_t)m->geometry.hidden, max = (size_t)m->exec.max_rows;
+    size_t vocab = (size_t)m->geometry.vocab;
     mtplx_status st = check_seqs(m, seqs, tokens, n, err);
     if (st != MTPLX_OK || (st = reserve_step(m, seqs, n, want, err)) != MTPLX_OK)
         return st;
@@ -122,14 +138,14 @@ mtplx_status mx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tok
         for (k = 0; i + k < n && rows + step_rows(seqs[i + k]) <= max; k++)
             rows += step_rows(seqs[i + k]);
         run_group(m, seqs + i, tokens + i, k, rows, m->hidden.data + i * dim);
+        m->family->logits(m->arch, &m->exec, m->hidden.data + i * dim, (int)k,
+                          m->logits.data + i * vocab);
     }
-    m->family->logits(m->arch, &m->exec, m->hidden.data, (int)n, m->logits.data);
-    size_t vocab = (size_t)m->geometry.vocab;
+    d->ops->sync(d);
     if (want->argmax)
         d->ops->argmax(d, m->logits.data, (int64_t)vocab, (int)n, (int)vocab, want->ids);
     else
         d->ops->download(d, m->out_logits.data, m->logits.data, n * vocab * sizeof(float));
-    d->ops->sync(d);
     if (result)
         *result = (mtplx_forward_result){.logits = want->argmax ? NULL : m->out_logits.data,
                                          .logits_rows = n};
@@ -140,8 +156,8 @@ mtplx_status mtplx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *
                          mtplx_forward_result *result, mtplx_error *err)
 {
     struct mx_want want = {0};
-    pthread_mutex_lock(&m->lock);
+    mtplx_model_lock(m);
     mtplx_status st = mx_draft(m, seqs, tokens, n, &want, result, err);
-    pthread_mutex_unlock(&m->lock);
+    mtplx_model_unlock(m);
     return st;
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_POSITION (1 << 28) /* rotary angles of more mean nothing in float32 */
+
 /* ---- Checks and memory ------------------------------------------------------------------------
  */
 
@@ -36,6 +38,13 @@ static mtplx_status check_run(const mtplx_model *m, const mtplx_row *rows, size_
         return mx_error(err, MTPLX_ERR_LIMIT,
                         "%zu more tokens after %zu exceed the context window of %d", count,
                         s->n_tokens, m->geometry.context);
+    if (s->next_pos > MAX_POSITION - (int32_t)count)
+        return mx_error(err, MTPLX_ERR_LIMIT, "positions past %d are not supported", MAX_POSITION);
+    for (size_t i = 0; i < count; i++)
+        for (int a = 0; a < 3 && rows[i].position; a++)
+            if (rows[i].position[a] < 0 || rows[i].position[a] > MAX_POSITION)
+                return mx_error(err, MTPLX_ERR_ARGUMENT, "position %d is outside 0..%d",
+                                rows[i].position[a], MAX_POSITION);
     for (size_t i = 0; i < count; i++)
         if (rows[i].token < 0 || rows[i].token >= m->geometry.vocab)
             return mx_error(err, MTPLX_ERR_ARGUMENT, "token %d is outside the vocabulary of %d",
@@ -47,7 +56,8 @@ static mtplx_status check_rows(const mtplx_model *m, const mtplx_row *rows, size
                                mtplx_forward_mode mode, mtplx_error *err)
 {
     if (n == 0 || n > INT32_MAX)
-        return mx_error(err, MTPLX_ERR_ARGUMENT, "a forward pass needs at least one row");
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "a forward pass takes 1 to %d rows, not %zu",
+                        INT32_MAX, n);
     for (size_t i = 0, k; i < n; i += k) {
         k = run_length(rows, n, i);
         mtplx_status st = check_run(m, rows + i, k, mode, err);
@@ -132,13 +142,18 @@ static mtplx_status reserve_all(struct call *c, mtplx_error *err)
 /* ---- One chunk --------------------------------------------------------------------------------
  */
 
+/* The text position after a row: one past its largest axis. */
+static int32_t position_after(const int32_t p[3])
+{
+    int32_t most = p[0] > p[1] ? p[0] : p[1];
+    return (most > p[2] ? most : p[2]) + 1;
+}
+
 static void fill_position(const mtplx_row *row, int32_t *next, int32_t out[3])
 {
     for (int a = 0; a < 3; a++)
         out[a] = row->position ? row->position[a] : *next;
-    int32_t most = out[0] > out[1] ? out[0] : out[1];
-    most = most > out[2] ? most : out[2];
-    *next = most + 1;
+    *next = position_after(out);
 }
 
 /* Segments of rows [at, at + count) of the call. A sequence's earlier chunks are committed already,
@@ -214,9 +229,7 @@ static void settle_chunk(struct call *c, const struct mx_batch *b, size_t at)
             d->ops->copy(d, s->pending_hidden, rows, k * hidden * sizeof(float));
             continue;
         }
-        const int32_t *last = b->positions + 3 * (row0 + k - 1);
-        int32_t most = last[0] > last[1] ? last[0] : last[1];
-        s->next_pos = (most > last[2] ? most : last[2]) + 1;
+        s->next_pos = position_after(b->positions + 3 * (row0 + k - 1));
         mx_history_commit(s, b->tokens + row0, rows, k);
     }
 }
@@ -306,16 +319,16 @@ mtplx_status mtplx_forward(mtplx_model *m, const mtplx_row *rows, size_t n, mtpl
                            bool want_hidden, mtplx_forward_result *result, mtplx_error *err)
 {
     struct mx_want want = {.hidden = want_hidden};
-    pthread_mutex_lock(&m->lock);
+    mtplx_model_lock(m);
     mtplx_status st = mx_forward(m, rows, n, mode, &want, result, err);
-    pthread_mutex_unlock(&m->lock);
+    mtplx_model_unlock(m);
     return st;
 }
 
 mtplx_status mtplx_seq_commit(mtplx_seq *s, size_t keep, mtplx_error *err)
 {
-    pthread_mutex_lock(&s->model->lock);
+    mtplx_model_lock(s->model);
     mtplx_status st = mx_seq_commit(s, keep, err);
-    pthread_mutex_unlock(&s->model->lock);
+    mtplx_model_unlock(s->model);
     return st;
 }

@@ -16,7 +16,11 @@
  *   G1  Draws are keyed by (seed, index of the token in the timeline, purpose), so depth, batching
  *       and restarts change no draw.
  *   G2  p and q of a position see the same counts: everything emitted plus the drafted prefix.
- *   G3  Generations share passes but no state; each gets the tokens it would have got alone. */
+ *   G3  Generations share passes but no state; each gets the tokens it would have got alone.
+ *   G4  When the answer ends, the sequence holds prompt and answer without the answer's last token,
+ *       at every depth.
+ *   G5  After a failed pass the generation is over (finish ERROR) and its sequence is back at the
+ *       last commit. Nothing can fail between a pass and its commit. */
 #include "base/clock.h"
 #include "runtime/forward.h"
 #include "runtime/sampler.h"
@@ -96,6 +100,11 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
     g->counting = has_penalties(&g->opt.sampling);
     if (g->counting && !(g->counts = mx_counts_new(err)))
         return MTPLX_ERR_MEMORY;
+    size_t distinct = g->seq->n_tokens + g->n_prompt + g->cap_out + MX_MAX_PENDING;
+    if (distinct > (size_t)vocab)
+        distinct = (size_t)vocab;
+    if (g->counting && (st = mx_counts_reserve(g->counts, distinct, err)) != MTPLX_OK)
+        return st; /* G5: counting a token cannot fail later */
     if (g->greedy)
         return MTPLX_OK;
     if (!(g->sampler = mx_sampler_new(vocab, err)))
@@ -198,9 +207,10 @@ static bool emit(mtplx_gen *g, int32_t token)
     return g->finish == MTPLX_FINISH_NONE;
 }
 
-static mtplx_status count_token(mtplx_gen *g, int32_t token, mtplx_error *err)
+static void count_token(mtplx_gen *g, int32_t token)
 {
-    return g->counting ? mx_counts_add(g->counts, token, false, err) : MTPLX_OK;
+    if (g->counting)
+        mx_counts_add(g->counts, token, false, NULL); /* room was reserved */
 }
 
 static double uniform(const mtplx_gen *g, uint64_t position, enum mx_rng_purpose purpose)
@@ -246,8 +256,7 @@ static mtplx_status prefill_chunk(mtplx_gen *g, mtplx_error *err)
     g->done_prompt += n;
     if (n == left) {
         int32_t token = draw_target(g, r.logits, g->seq->n_tokens);
-        if ((st = count_token(g, token, err)) != MTPLX_OK)
-            return st;
+        count_token(g, token);
         emit(g, token);
     }
     g->stats.prefill_ns += mx_now_ns() - t0;
@@ -312,7 +321,7 @@ static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx
         int32_t d = choose_draft(g, step, want.argmax ? ids[i] : 0, logits);
         g->rows[step + 1] = d;
         g->drafted = step + 1;
-        st = count_token(g, d, err); /* G2; taken back after drafting */
+        count_token(g, d); /* G2; taken back after drafting */
     }
     return st;
 }
@@ -323,6 +332,7 @@ static mtplx_status draft(mtplx_gen *const *gens, size_t n, mtplx_error *err)
     mtplx_status st = MTPLX_OK;
     for (size_t i = 0; i < n; i++) {
         gens[i]->drafted = 0;
+        gens[i]->seq->n_drafts = 0; /* a pass that failed may have left some */
         gens[i]->depth = cycle_depth(gens[i]);
         gens[i]->rows[0] = gens[i]->out[gens[i]->n_out - 1];
         most = gens[i]->depth > most ? gens[i]->depth : most;
@@ -358,42 +368,34 @@ static int32_t settle_row(mtplx_gen *g, int i, int32_t argmax, const float *logi
     return mx_spec_residual(&g->p, &g->q[i], uniform(g, position, MX_RNG_RESIDUAL));
 }
 
-/* Walks the verify rows of one generation, emits, and says how many rows to keep. `base` is the
- * timeline index of the token row 0 decides. */
-static mtplx_status accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids,
-                                const float *logits, size_t *keep, mtplx_error *err)
+/* Walks the verify rows of one generation, emits, and returns how many rows to keep: the pending
+ * token and the accepted drafts, but not the answer's last token (G4). `base` is the timeline index
+ * of the token row 0 decides. */
+static size_t accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids, const float *logits)
 {
     size_t vocab = (size_t)g->seq->model->geometry.vocab;
-    mtplx_status st;
-    *keep = 1;
     for (int i = 0; i < g->drafted; i++) {
         bool accepted = false;
-        int32_t token =
-            settle_row(g, i, ids ? ids[i] : 0, logits ? logits + (size_t)i * vocab : NULL,
-                       base + (uint64_t)i, &accepted);
+        const float *row = logits ? logits + (size_t)i * vocab : NULL;
+        int32_t token = settle_row(g, i, ids ? ids[i] : 0, row, base + (uint64_t)i, &accepted);
         g->stats.drafted[i]++;
         g->stats.accepted[i] += accepted;
-        if ((st = count_token(g, token, err)) != MTPLX_OK)
-            return st;
-        *keep += accepted;
+        g->stats.corrections += !accepted;
+        count_token(g, token);
         bool more = emit(g, token);
-        if (!accepted)
-            g->stats.corrections++;
-        if (!accepted || !more) {
-            /* After a final accepted token the next position stood drafted too. */
-            if (accepted && i + 1 < g->drafted)
-                g->stats.drafted[i + 1]++;
-            return MTPLX_OK;
-        }
+        /* After a final accepted token the next position stood drafted too. */
+        if (accepted && !more && i + 1 < g->drafted)
+            g->stats.drafted[i + 1]++;
+        if (!accepted || !more)
+            return (size_t)i + 1;
     }
     int k = g->drafted;
     int32_t token =
         g->greedy && ids ? ids[k] : draw_target(g, logits + (size_t)k * vocab, base + (uint64_t)k);
-    if ((st = count_token(g, token, err)) != MTPLX_OK)
-        return st;
+    count_token(g, token);
     g->stats.bonus += k > 0;
     emit(g, token);
-    return MTPLX_OK;
+    return (size_t)k + 1;
 }
 
 /* ---- Verify -----------------------------------------------------------------------------------
@@ -409,28 +411,24 @@ static size_t fill_verify(mtplx_gen *const *gens, size_t n, mtplx_row *rows)
     return k;
 }
 
-static mtplx_status accept_all(mtplx_gen *const *gens, size_t n, mtplx_forward_mode mode,
-                               const int32_t *ids, const float *logits, mtplx_error *err)
+static void accept_all(mtplx_gen *const *gens, size_t n, mtplx_forward_mode mode,
+                       const int32_t *ids, const float *logits)
 {
     size_t at = 0, vocab = (size_t)gens[0]->seq->model->geometry.vocab;
     for (size_t i = 0; i < n; i++) {
         mtplx_gen *g = gens[i];
-        size_t keep = 0;
         uint64_t t0 = mx_now_ns();
         uint64_t base = g->seq->n_tokens + (mode == MTPLX_VERIFY ? 1 : 0);
-        mtplx_status st = accept_rows(g, base, ids ? ids + at : NULL,
-                                      logits ? logits + at * vocab : NULL, &keep, err);
+        size_t keep =
+            accept_rows(g, base, ids ? ids + at : NULL, logits ? logits + at * vocab : NULL);
         uint64_t t1 = mx_now_ns();
-        if (st == MTPLX_OK && mode == MTPLX_VERIFY)
-            st = mx_seq_commit(g->seq, keep, err);
-        if (st != MTPLX_OK)
-            return st;
+        if (mode == MTPLX_VERIFY)
+            mx_seq_commit(g->seq, keep, NULL); /* keep is in range, so it cannot fail */
         g->stats.sample_ns += t1 - t0;
         g->stats.commit_ns += mx_now_ns() - t1;
         g->stats.cycles++;
         at += (size_t)g->drafted + 1;
     }
-    return MTPLX_OK;
 }
 
 /* Draft, verify, accept, commit for up to MAX_GROUP generations of one model. */
@@ -455,7 +453,8 @@ static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err
         gens[i]->stats.draft_ns += t1 - t0;
         gens[i]->stats.verify_ns += t2 - t1;
     }
-    return accept_all(gens, n, mode, want.argmax ? ids : NULL, r.logits, err);
+    accept_all(gens, n, mode, want.argmax ? ids : NULL, r.logits);
+    return MTPLX_OK;
 }
 
 /* ---- Stepping ---------------------------------------------------------------------------------
@@ -471,32 +470,71 @@ static mtplx_status check_gens(mtplx_gen *const *gens, size_t n, mtplx_error *er
             if (gens[j]->seq == gens[i]->seq)
                 return mx_error(err, MTPLX_ERR_ARGUMENT,
                                 "two generations of one sequence cannot run together");
-        if (gens[i]->opt.cancel && *gens[i]->opt.cancel)
-            return mx_error(err, MTPLX_ERR_CANCELLED, "the generation was cancelled");
     }
     return MTPLX_OK;
 }
 
-static mtplx_status step_all(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+/* The first failure of a step is what the step reports; the others of the batch go on. */
+struct outcome {
+    mtplx_status status;
+    mtplx_error *err;
+};
+
+static mtplx_error *error_of(const struct outcome *o)
+{
+    return o->status == MTPLX_OK ? o->err : NULL;
+}
+
+static void note(struct outcome *o, mtplx_status st)
+{
+    if (o->status == MTPLX_OK)
+        o->status = st;
+}
+
+static void cancel(mtplx_gen *g, struct outcome *o)
+{
+    g->finish = MTPLX_FINISH_CANCELLED;
+    note(o, mx_error(error_of(o), MTPLX_ERR_CANCELLED, "the generation was cancelled"));
+}
+
+static void cycle(mtplx_gen *const *gens, size_t n, struct outcome *o)
+{
+    mtplx_status st = run_cycle(gens, n, error_of(o));
+    for (size_t i = 0; i < n && st != MTPLX_OK; i++)
+        gens[i]->finish = MTPLX_FINISH_ERROR;
+    note(o, st);
+}
+
+static void prefill(mtplx_gen *g, struct outcome *o)
+{
+    mtplx_status st = prefill_chunk(g, error_of(o));
+    if (st != MTPLX_OK)
+        g->finish = MTPLX_FINISH_ERROR;
+    note(o, st);
+}
+
+static void step_all(mtplx_gen *const *gens, size_t n, struct outcome *o)
 {
     mtplx_gen *ready[MAX_GROUP];
     size_t k = 0;
-    mtplx_status st = MTPLX_OK;
-    for (size_t i = 0; i < n && st == MTPLX_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         mtplx_gen *g = gens[i];
         if (g->finish != MTPLX_FINISH_NONE)
             continue;
-        if (g->done_prompt < g->n_prompt) {
-            st = prefill_chunk(g, err);
-            continue;
-        }
-        ready[k++] = g;
-        if (k == MAX_GROUP) {
-            st = run_cycle(ready, k, err);
-            k = 0;
+        if (g->opt.cancel && *g->opt.cancel) {
+            cancel(g, o);
+        } else if (g->done_prompt < g->n_prompt) {
+            prefill(g, o);
+        } else {
+            ready[k++] = g;
+            if (k == MAX_GROUP) {
+                cycle(ready, k, o);
+                k = 0;
+            }
         }
     }
-    return st == MTPLX_OK && k ? run_cycle(ready, k, err) : st;
+    if (k)
+        cycle(ready, k, o);
 }
 
 mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err)
@@ -506,11 +544,12 @@ mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *
     mtplx_status st = check_gens(gens, n, err);
     if (st != MTPLX_OK)
         return st;
+    struct outcome o = {MTPLX_OK, err};
     mtplx_model *m = gens[0]->seq->model;
-    pthread_mutex_lock(&m->lock);
-    st = step_all(gens, n, err);
-    pthread_mutex_unlock(&m->lock);
-    return st;
+    mtplx_model_lock(m);
+    step_all(gens, n, &o);
+    mtplx_model_unlock(m);
+    return o.status;
 }
 
 mtplx_status mtplx_gen_step(mtplx_gen *g, mtplx_error *err)

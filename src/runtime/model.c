@@ -82,8 +82,36 @@ static void read_sampling(mtplx_model *m, const json_t *gen)
         m->sampling = s;
 }
 
-/* generation_config.json is optional; eos ids come from it, from config.json and, when neither has
- * any, from the tokenizer's usual end-of-turn tokens. */
+/* The tokenizer's own idea of an end: tokenizer_config.json's eos_token (a string or {content}),
+ * and the end-of-turn token where the template writes turns with it. Checkpoints without a
+ * generation_config.json often name only the end of text in config.json. */
+static mtplx_status tokenizer_stops(mtplx_model *m, mtplx_error *err)
+{
+    char *path = mx_path_join(m->path, "tokenizer_config.json");
+    if (!path)
+        return mx_error_nomem(err, "a path", strlen(m->path));
+    if (mx_file_exists(path)) {
+        json_t *cfg = mx_json_file(path, 64 << 20, err);
+        if (!cfg) {
+            free(path);
+            return MTPLX_ERR_FORMAT;
+        }
+        const json_t *eos = json_object_get(cfg, "eos_token");
+        const char *name =
+            json_string_value(json_is_object(eos) ? json_object_get(eos, "content") : eos);
+        if (name)
+            add_stop(m, mx_tokenizer_find(m->tokenizer, name));
+        json_decref(cfg);
+    }
+    free(path);
+    if (m->chat && mx_chat_mentions(m->chat, "<|im_end|>"))
+        add_stop(m, mx_tokenizer_find(m->tokenizer, "<|im_end|>"));
+    if (m->n_stops == 0)
+        add_stop(m, mx_tokenizer_find(m->tokenizer, "<|endoftext|>"));
+    return MTPLX_OK;
+}
+
+/* generation_config.json is optional. */
 static mtplx_status read_defaults(mtplx_model *m, mtplx_error *err)
 {
     char *path = mx_path_join(m->path, "generation_config.json");
@@ -104,10 +132,7 @@ static mtplx_status read_defaults(mtplx_model *m, mtplx_error *err)
     free(path);
     add_stops(m, json_object_get(m->config.root, "eos_token_id"));
     add_stops(m, json_object_get(m->config.text, "eos_token_id"));
-    static const char *const usual[] = {"<|im_end|>", "<|endoftext|>", NULL};
-    for (int i = 0; m->tokenizer && m->n_stops == 0 && usual[i]; i++)
-        add_stop(m, mx_tokenizer_find(m->tokenizer, usual[i]));
-    return MTPLX_OK;
+    return m->tokenizer ? tokenizer_stops(m, err) : MTPLX_OK;
 }
 
 /* ---- Parts ------------------------------------------------------------------------------------
@@ -159,6 +184,8 @@ static void describe_quantization(mtplx_model *m)
         return;
     }
     const json_t *obj = mx_config_get(&m->config, "quantization");
+    if (!obj)
+        obj = mx_config_get(&m->config, "quantization_config");
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)obj, key, value)
@@ -255,10 +282,12 @@ static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_
     m->arch = m->family->load(l, &m->geometry, err);
     if (!m->arch)
         return err ? err->status : MTPLX_ERR_FORMAT;
-    if (m->adapter && l->adapter_used == 0)
+    if (m->adapter && l->adapter_used != mx_checkpoint_count(m->adapter))
         return mx_error(err, MTPLX_ERR_FORMAT,
-                        "%s: no tensor of this adapter names a matrix of the MTP head%s",
-                        o->mtp_adapter, m->geometry.has_mtp ? "" : ", and the model has none");
+                        "%s: %zu of %zu tensors of this adapter name no matrix of the MTP head%s",
+                        o->mtp_adapter, mx_checkpoint_count(m->adapter) - l->adapter_used,
+                        mx_checkpoint_count(m->adapter),
+                        m->geometry.has_mtp ? "" : ", and the model has none");
     st = open_text(m, err);
     if (st == MTPLX_OK)
         st = read_defaults(m, err);
@@ -289,6 +318,26 @@ static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_opti
     return MTPLX_OK;
 }
 
+/* Recursive, so that a caller can hold it over a call and the reading of its result. */
+static void init_lock(pthread_mutex_t *lock)
+{
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+}
+
+void mtplx_model_lock(mtplx_model *m)
+{
+    pthread_mutex_lock(&m->lock);
+}
+
+void mtplx_model_unlock(mtplx_model *m)
+{
+    pthread_mutex_unlock(&m->lock);
+}
+
 mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *options, mtplx_error *err)
 {
     mtplx_load_options defaults = {0};
@@ -298,7 +347,7 @@ mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *option
         mx_error_nomem(err, "a model", sizeof *m);
         return NULL;
     }
-    pthread_mutex_init(&m->lock, NULL);
+    init_lock(&m->lock);
     if (load(m, path, options ? options : &defaults, &local) != MTPLX_OK) {
         if (err)
             *err = local;

@@ -16,7 +16,7 @@
 /* Capacity of a sequence's lag: a full verify block behind a full one. */
 #define MX_MAX_LAG (2 * MX_MAX_PENDING)
 #define MX_KV_BLOCK 64 /* positions in a KV block */
-#define MX_MAX_STOPS 16
+#define MX_MAX_STOPS 64
 
 /* Host memory that grows and is reused. */
 struct mx_hostbuf {

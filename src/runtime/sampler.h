@@ -36,6 +36,8 @@ void mx_counts_clear(struct mx_counts *c);
 /* Completion tokens feed presence, frequency and repetition; prompt tokens only repetition. */
 mtplx_status mx_counts_add(struct mx_counts *c, int32_t id, bool prompt, mtplx_error *err);
 void mx_counts_remove(struct mx_counts *c, int32_t id); /* undoes one completion add */
+/* Makes room for `distinct` different ids in all, so that adds up to there cannot fail. */
+mtplx_status mx_counts_reserve(struct mx_counts *c, size_t distinct, mtplx_error *err);
 
 /* NULL when the settings are in range, else one sentence naming the field. */
 const char *mx_sampling_check(const mtplx_sampling *s);

@@ -121,13 +121,12 @@ size_t mtplx_seq_pending(const mtplx_seq *s)
     return (size_t)s->pending;
 }
 
-/* Zeroes device memory without a device op: a fresh allocation is zeroed, so the slab is replaced
- * by copying zeros from one. Resets are rare (never on the decode path). */
+/* Uploads zeros piece by piece: resets are rare, never on the decode path, so they need no op. */
 void mtplx_seq_reset(mtplx_seq *s)
 {
     mtplx_model *m = s->model;
     size_t slab = mx_seq_slab_floats(m);
-    if (slab) {
+    if (slab && s->n_tokens) {
         float zeros[4096] = {0};
         for (size_t done = 0; done < slab; done += 4096) {
             size_t n = slab - done < 4096 ? slab - done : 4096;
@@ -188,9 +187,9 @@ mtplx_seq *mtplx_seq_fork(const mtplx_seq *from, mtplx_error *err)
     mtplx_seq *to = mtplx_seq_new(from->model, err);
     if (!to)
         return NULL;
-    pthread_mutex_lock(&from->model->lock);
+    mtplx_model_lock(from->model);
     mtplx_status st = fork_into(to, from, err);
-    pthread_mutex_unlock(&from->model->lock);
+    mtplx_model_unlock(from->model);
     if (st != MTPLX_OK) {
         mtplx_seq_free(to);
         return NULL;

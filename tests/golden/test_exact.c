@@ -103,8 +103,13 @@ static size_t run_gen(mtplx_gen *g, int32_t *out)
     return n;
 }
 
+struct outcome {
+    mtplx_gen_stats stats;
+    size_t length; /* of the sequence afterwards */
+};
+
 static size_t answer(mtplx_seq *base, const int32_t *prompt, size_t n, mtplx_gen_options o,
-                     int32_t *out, mtplx_gen_stats *stats)
+                     int32_t *out, struct outcome *end)
 {
     mtplx_error err = {0};
     mtplx_seq *s = mtplx_seq_fork(base, &err);
@@ -112,8 +117,8 @@ static size_t answer(mtplx_seq *base, const int32_t *prompt, size_t n, mtplx_gen
     if (!g)
         fail_msg("%s", err.message);
     size_t k = run_gen(g, out);
-    if (stats)
-        *stats = *mtplx_gen_get_stats(g);
+    if (end)
+        *end = (struct outcome){*mtplx_gen_get_stats(g), mtplx_seq_length(s)};
     mtplx_gen_free(g);
     mtplx_seq_free(s);
     return k;
@@ -138,7 +143,7 @@ static mtplx_model *open_model(const char *path, const char *device)
     return load_or_fail(src_path(path), &o);
 }
 
-/* `quick` prompts by default. Seven steps apart they meet every kind and the shorter lengths. */
+/* `quick` prompts by default, six apart: every kind and the shorter lengths. */
 static void check_model(const char *path, const char *device, int quick)
 {
     static int32_t prompt[MAX_PROMPT];
@@ -148,22 +153,23 @@ static void check_model(const char *path, const char *device, int quick)
     uint64_t cycles = 0, tokens = 0;
     size_t longest = 0;
     if (only && strcmp(only, device) != 0)
-        return;
+        skip();
     mtplx_model *m = open_model(path, device);
     for (int i = 0; i < total; i++) {
         int32_t plain[NEW_TOKENS], drafted[NEW_TOKENS];
         size_t n = make_prompt(m, i * stride, prompt);
         mtplx_seq *base = prefill(m, prompt, n);
         mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .ignore_stop = i % 2};
-        size_t k = answer(base, prompt + n - 1, 1, o, plain, NULL);
+        struct outcome plain_stats, stats;
+        size_t k = answer(base, prompt + n - 1, 1, o, plain, &plain_stats);
         for (o.depth = 1; o.depth <= MTPLX_MAX_DEPTH; o.depth += depth_step) {
-            mtplx_gen_stats stats;
             size_t j = answer(base, prompt + n - 1, 1, o, drafted, &stats);
             if (j != k || memcmp(plain, drafted, k * sizeof *plain) != 0)
                 fail_msg("%s on %s, prompt %d (%zu tokens): depth %d changes the greedy answer",
                          path, device, i, n, o.depth);
-            cycles += stats.cycles;
-            tokens += stats.generated_tokens;
+            assert_int_equal(stats.length, plain_stats.length); /* G4 of generate.c */
+            cycles += stats.stats.cycles;
+            tokens += stats.stats.generated_tokens;
         }
         longest = n > longest ? n : longest;
         mtplx_seq_free(base);
@@ -171,6 +177,7 @@ static void check_model(const char *path, const char *device, int quick)
     print_message("%s on %s: %d prompts of up to %zu tokens, depths 1..8 equal plain greedy; "
                   "%.2f tokens per verify\n",
                   path, device, total, longest, (double)tokens / (double)cycles);
+    assert_true(tokens > cycles * 5 / 4); /* drafts are really accepted */
     mtplx_model_free(m);
 }
 
@@ -262,12 +269,108 @@ static void test_batch_equals_alone(void **state)
     mtplx_model_free(m);
 }
 
+/* Seventy generations: more than one group of a cycle, and more rows than one pass takes. */
+static void test_many_generations(void **state)
+{
+    (void)state;
+    enum { GENS = 70, TOKENS = 6 };
+    mtplx_error err = {0};
+    mtplx_load_options o = {.threads = 1, .max_rows = 32};
+    mtplx_model *m = load_or_fail(src_path("models/nano"), &o);
+    static mtplx_seq *seqs[GENS];
+    static mtplx_gen *gens[GENS];
+    static int32_t prompt[MAX_PROMPT], alone[2][TOKENS];
+    for (int i = 0; i < GENS; i++) {
+        mtplx_gen_options go = {.max_tokens = TOKENS, .depth = 3, .ignore_stop = true};
+        size_t n = make_prompt(m, i % 2 ? CHAT + 5 * KINDS : CODE + 2 * KINDS, prompt);
+        seqs[i] = mtplx_seq_new(m, &err);
+        if (i < 2)
+            answer(seqs[i], prompt, n, go, alone[i], NULL);
+        gens[i] = mtplx_gen_new(seqs[i], prompt, n, &go, &err);
+        assert_non_null(gens[i]);
+    }
+    for (bool running = true; running;) {
+        assert_int_equal(mtplx_gen_step_many(gens, GENS, &err), MTPLX_OK);
+        running = false;
+        for (int i = 0; i < GENS; i++)
+            running |= mtplx_gen_finish(gens[i]) == MTPLX_FINISH_NONE;
+    }
+    for (int i = 0; i < GENS; i++) {
+        size_t count;
+        assert_memory_equal(mtplx_gen_tokens(gens[i], &count), alone[i % 2], sizeof alone[0]);
+        assert_int_equal(count, TOKENS);
+        mtplx_gen_free(gens[i]);
+        mtplx_seq_free(seqs[i]);
+    }
+    mtplx_model_free(m);
+}
+
+/* Cancelling one of a batch ends that one; the others go on. */
+static void test_cancel(void **state)
+{
+    (void)state;
+    mtplx_error err = {0};
+    mtplx_model *m = open_model("models/nano", NULL);
+    static int32_t prompt[MAX_PROMPT], out[NEW_TOKENS];
+    volatile int flag = 0;
+    size_t n = make_prompt(m, PROSE + 4 * KINDS, prompt);
+    mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .depth = 2, .ignore_stop = true};
+    mtplx_seq *a = mtplx_seq_new(m, &err), *b = mtplx_seq_new(m, &err);
+    mtplx_gen *gens[2] = {mtplx_gen_new(a, prompt, n, &o, &err)};
+    o.cancel = &flag;
+    gens[1] = mtplx_gen_new(b, prompt, n, &o, &err);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(mtplx_gen_step_many(gens, 2, &err), MTPLX_OK);
+    flag = 1;
+    assert_int_equal(mtplx_gen_step_many(gens, 2, &err), MTPLX_ERR_CANCELLED);
+    assert_int_equal(mtplx_gen_finish(gens[1]), MTPLX_FINISH_CANCELLED);
+    assert_int_equal(mtplx_gen_step_many(gens, 2, &err), MTPLX_OK);
+    assert_int_equal(run_gen(gens[0], out), NEW_TOKENS);
+    assert_int_equal(mtplx_seq_pending(b), 0);
+    mtplx_gen_free(gens[0]);
+    mtplx_gen_free(gens[1]);
+    mtplx_seq_free(a);
+    mtplx_seq_free(b);
+    mtplx_model_free(m);
+}
+
+/* Logits do not depend on the number of threads, and a reset sequence is as good as a new one. */
+static void test_threads_and_reset(void **state)
+{
+    (void)state;
+    static int32_t prompt[MAX_PROMPT], one[NEW_TOKENS], more[NEW_TOKENS];
+    mtplx_error err = {0};
+    mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .depth = 3, .ignore_stop = true};
+    for (int threads = 1; threads <= 3; threads++) {
+        mtplx_load_options lo = {.threads = threads};
+        mtplx_model *m = load_or_fail(src_path("models/nano"), &lo);
+        size_t n = make_prompt(m, NOISE + 9 * KINDS, prompt);
+        mtplx_seq *s = mtplx_seq_new(m, &err);
+        for (int round = 0; round < 2; round++) {
+            mtplx_gen *g = mtplx_gen_new(s, prompt, n, &o, &err);
+            run_gen(g, threads == 1 && round == 0 ? one : more);
+            mtplx_gen_free(g);
+            if (threads > 1 || round > 0)
+                assert_memory_equal(one, more, sizeof one);
+            mtplx_seq_reset(s);
+            assert_int_equal(mtplx_seq_length(s), 0);
+        }
+        mtplx_seq_free(s);
+        mtplx_model_free(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_greedy_cpu),         cmocka_unit_test(test_greedy_cpu_bf16),
-        cmocka_unit_test(test_greedy_ref),         cmocka_unit_test(test_greedy_penalties),
+        cmocka_unit_test(test_greedy_cpu),
+        cmocka_unit_test(test_greedy_cpu_bf16),
+        cmocka_unit_test(test_greedy_ref),
+        cmocka_unit_test(test_greedy_penalties),
         cmocka_unit_test(test_batch_equals_alone),
+        cmocka_unit_test(test_many_generations),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_threads_and_reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "golden.h"
 
 #include "base/half.h"
+#include "format/mlxq.h"
 #include "runtime/model.h"
 
 #include <dirent.h>
@@ -82,6 +83,7 @@ struct edit {
     const char *name;    /* one tensor to change */
     int64_t rows;        /* its new first dimension, 0: unchanged */
     enum mx_dtype dtype; /* its new dtype label (same width), 0: unchanged */
+    const char *negate;  /* one BF16 tensor whose signs are flipped */
     double norm_shift;   /* added to every norm that is stored as w - 1 */
 };
 
@@ -123,6 +125,12 @@ static void write_variant(const char *file, const struct edit *e)
             for (size_t k = 0; k < n; k++)
                 c[k] = mx_f32_to_bf16(
                     (float)(mx_dtype_load(t.dtype, t.data, (int64_t)k) + e->norm_shift));
+            t.data = c;
+        }
+        if (e->negate && strcmp(e->negate, t.name) == 0) {
+            uint16_t *c = copies[n_copies++] = malloc(t.bytes);
+            for (size_t k = 0; k < t.bytes / 2; k++)
+                c[k] = ((const uint16_t *)t.data)[k] ^ 0x8000;
             t.data = c;
         }
         if (e->name && strcmp(e->name, t.name) == 0) {
@@ -241,6 +249,82 @@ static void test_mtp_by_index(void **state)
     fclose(f);
     mx_safetensors_close(&st);
     check_same_head(0);
+}
+
+/* A head in a side file goes before an embedded one, whatever its spelling; what else the side file
+ * repeats of the trunk is ignored. */
+static void test_side_file_precedence(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = {"", "mtp.", "language_model.mtp."};
+    float plain[320], have[320];
+    base_logits(plain);
+    for (int i = 0; i < 3; i++) {
+        start(NULL, NULL);
+        write_variant("model.safetensors", &(struct edit){0});
+        write_variant("mtp.safetensors", &(struct edit){.keep = is_mtp,
+                                                        .strip = "mtp.",
+                                                        .prefix = prefixes[i],
+                                                        .negate = "mtp.fc.weight"});
+        mtplx_model *m = load_or_fail(tmp, NULL);
+        assert_non_null(strstr(mtplx_model_get_info(m)->mtp_source, "mtp.safetensors"));
+        draft_logits(m, have);
+        assert_true(rel_error(have, plain, 320) > 0.1); /* the other head answered */
+        mtplx_model_free(m);
+    }
+    start(NULL, NULL);
+    write_variant("model.safetensors", &(struct edit){.keep = is_trunk});
+    write_variant("mtp.safetensors", &(struct edit){.negate = "model.embed_tokens.weight"});
+    check_same_head(0);
+}
+
+/* A quantised head beside a plain trunk: its bits are read off the shapes. */
+static void test_quantised_head(void **state)
+{
+    (void)state;
+    struct mx_safetensors st;
+    mtplx_error err = {0};
+    void *owned[64];
+    size_t n = 0;
+    start(NULL, NULL);
+    write_variant("model.safetensors", &(struct edit){.keep = is_trunk});
+    assert_int_equal(mx_safetensors_open(&st, src_path(BASE "/model.safetensors"), &err), MTPLX_OK);
+    struct mx_st_writer *w = mx_st_writer_new("mlx", &err);
+    for (size_t i = 0; i < st.count; i++) {
+        const struct mx_tensor *t = &st.tensors[i];
+        if (!is_mtp(t->name))
+            continue;
+        if (t->ndim != 2) {
+            mx_st_writer_add(w, t->name, t->dtype, t->ndim, t->shape, t->data, &err);
+            continue;
+        }
+        int64_t out = t->shape[0], in = t->shape[1], groups = in / 32;
+        uint8_t *codes = owned[n++] = malloc((size_t)(out * in));
+        uint16_t *scales = owned[n++] = malloc((size_t)(out * groups) * 2);
+        uint16_t *biases = owned[n++] = malloc((size_t)(out * groups) * 2);
+        float row[256];
+        char name[3][128];
+        for (int64_t r = 0; r < out; r++) {
+            for (int64_t k = 0; k < in; k++)
+                row[k] = mx_dtype_load(t->dtype, t->data, r * in + k);
+            mx_mlxq_quant_row(row, in, 8, 32, MX_F16, codes + r * in, scales + r * groups,
+                              biases + r * groups);
+        }
+        int stem = (int)strlen(t->name) - 7;
+        snprintf(name[0], sizeof name[0], "%s", t->name);
+        snprintf(name[1], sizeof name[1], "%.*s.scales", stem, t->name);
+        snprintf(name[2], sizeof name[2], "%.*s.biases", stem, t->name);
+        const int64_t packed[2] = {out, in / 4}, side[2] = {out, groups};
+        mx_st_writer_add(w, name[0], MX_U32, 2, packed, codes, &err);
+        mx_st_writer_add(w, name[1], MX_F16, 2, side, scales, &err);
+        mx_st_writer_add(w, name[2], MX_F16, 2, side, biases, &err);
+    }
+    assert_int_equal(mx_st_writer_finish(w, in_tmp("mtp.safetensors"), &err), MTPLX_OK);
+    mx_st_writer_free(w);
+    mx_safetensors_close(&st);
+    while (n)
+        free(owned[--n]);
+    check_same_head(0.05);
 }
 
 static void test_unknown_prefix(void **state)
@@ -447,6 +531,12 @@ static void test_bad_config(void **state)
         {"\"rope_type\": \"default\"", "\"rope_type\": \"yarn\"", "yarn", "config.json"},
         {"\"model_type\": \"qwen3_5_text\"", "\"model_type\": \"llama\"", "llama", "qwen3_5"},
         {"\"vocab_size\": 320", "\"vocab_size\": 321", "embed_tokens", "[320, 64]"},
+        {"\"head_dim\": 64", "\"head_dim\": 2048", "head_dim", "1024"},
+        {"\"linear_key_head_dim\": 32", "\"linear_key_head_dim\": 2048", "linear_key_head_dim",
+         "1024"},
+        {"\"vocab_size\"", "\"quantization_config\": {\"quant_method\": \"fp8\"}, \"vocab_size\"",
+         "fp8", "MLX"},
+        {"\"rope_type\": \"default\"", "\"type\": \"linear\"", "linear", "rope"},
         {"\"num_hidden_layers\": 8", "\"num_hidden_layers\": 9", "layer_types", "9"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -574,6 +664,21 @@ static void test_forward_arguments(void **state)
     assert_int_equal(mtplx_seq_commit(a, 4, &err), MTPLX_ERR_ARGUMENT);
     assert_int_equal(mtplx_seq_commit(a, 2, &err), MTPLX_OK);
     assert_int_equal(mtplx_seq_length(a), 2);
+    int32_t bad[3] = {0, -1, 0}, big[3] = {INT32_MAX, 0, 0}, tokens[2] = {1, 2};
+    rows[0].position = bad;
+    assert_int_equal(mtplx_forward(m, rows, 1, MTPLX_COMMIT, false, &r, &err), MTPLX_ERR_ARGUMENT);
+    rows[0].position = big;
+    assert_int_equal(mtplx_forward(m, rows, 1, MTPLX_COMMIT, false, &r, &err), MTPLX_ERR_ARGUMENT);
+    mtplx_seq *twice[2] = {a, a}, *none[1] = {NULL};
+    assert_int_equal(mtplx_draft(m, twice, tokens, 2, &r, &err), MTPLX_ERR_ARGUMENT);
+    assert_int_equal(mtplx_draft(m, none, tokens, 1, &r, &err), MTPLX_ERR_ARGUMENT);
+    assert_int_equal(mtplx_draft(m, twice, tokens, 0, &r, &err), MTPLX_ERR_ARGUMENT);
+    for (int i = 0; i < MTPLX_MAX_DEPTH; i++)
+        assert_int_equal(mtplx_draft(m, &a, tokens, 1, &r, &err), MTPLX_OK);
+    assert_int_equal(mtplx_draft(m, &a, tokens, 1, &r, &err), MTPLX_ERR_ARGUMENT);
+    assert_int_equal(mtplx_seq_commit(a, 0, &err), MTPLX_OK); /* ends drafting, keeps nothing */
+    assert_int_equal(mtplx_draft(m, &a, tokens, 1, &r, &err), MTPLX_OK);
+    assert_int_equal(mtplx_seq_length(a), 2);
     mtplx_seq_free(a);
     mtplx_seq_free(b);
     mtplx_model_free(m);
@@ -598,7 +703,11 @@ static void test_context_end(void **state)
             assert_int_equal(mtplx_gen_step(g, &err), MTPLX_OK);
         assert_int_equal(mtplx_gen_finish(g), MTPLX_FINISH_LENGTH);
         assert_int_equal(mtplx_gen_get_stats(g)->generated_tokens, 20);
-        assert_true(mtplx_seq_length(s) <= 24);
+        assert_int_equal(mtplx_seq_length(s), 23); /* all but the last token */
+        mtplx_row rows[2] = {{s, 1, false, NULL}, {s, 2, false, NULL}};
+        assert_int_equal(mtplx_forward(m, rows, 2, MTPLX_COMMIT, false, NULL, &err),
+                         MTPLX_ERR_LIMIT);
+        assert_int_equal(mtplx_forward(m, rows, 1, MTPLX_COMMIT, false, NULL, &err), MTPLX_OK);
         mtplx_gen_free(g);
         mtplx_seq_free(s);
     }
@@ -609,7 +718,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mtp_places),        cmocka_unit_test(test_mtp_named_by_config),
-        cmocka_unit_test(test_mtp_by_index),      cmocka_unit_test(test_unknown_prefix),
+        cmocka_unit_test(test_mtp_by_index),      cmocka_unit_test(test_side_file_precedence),
+        cmocka_unit_test(test_quantised_head),    cmocka_unit_test(test_unknown_prefix),
         cmocka_unit_test(test_norm_encodings),    cmocka_unit_test(test_no_mtp),
         cmocka_unit_test(test_adapter),           cmocka_unit_test(test_bad_adapters),
         cmocka_unit_test(test_proj_quant),        cmocka_unit_test(test_lies),

@@ -368,6 +368,65 @@ static void test_chunkings(void **state)
     }
 }
 
+/* Explicit positions survive a verify pass: blocks of three with one row kept, against one pass. */
+static void test_verify_positions(void **state)
+{
+    (void)state;
+    struct fixture f;
+    int32_t pos[T_MAX][3];
+    open_fixture(&f, "qwen3_5_text", 0);
+    const int32_t *p = golden(&f.st, "mrope_position_ids")->data;
+    const float *want = golden(&f.st, "mrope_logits")->data;
+    float *logits = malloc(3 * (size_t)f.vocab * sizeof *logits);
+    for (int i = 0; i < f.t; i++)
+        for (int a = 0; a < 3; a++)
+            pos[i][a] = p[a * f.t + i];
+    mtplx_seq *s = new_seq(f.m);
+    for (int i = 0; i < f.t; i++) {
+        int n = f.t - i < 3 ? f.t - i : 3;
+        push(s, f.ids + i, n, MTPLX_VERIFY, (const int32_t(*)[3])pos + i, logits, NULL);
+        note(&f, "mrope_logits in verify blocks", logits, want + (size_t)i * (size_t)f.vocab,
+             (size_t)f.vocab);
+        assert_int_equal(mtplx_seq_commit(s, 1, NULL), MTPLX_OK);
+    }
+    mtplx_seq_free(s);
+    free(logits);
+    close_fixture(&f);
+}
+
+/* A fork taken in the middle of drafting goes on as its original does. */
+static void test_fork_while_drafting(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, "qwen3_5_text", 1);
+    size_t row = (size_t)f.vocab * sizeof(float);
+    float *a = malloc(row), *b = malloc(row);
+    mtplx_forward_result r;
+    int32_t token = 17;
+    mtplx_seq *s = new_seq(f.m);
+    push(s, f.ids, f.t, MTPLX_COMMIT, NULL, NULL, NULL);
+    assert_int_equal(mtplx_draft(f.m, &s, &token, 1, &r, NULL), MTPLX_OK);
+    mtplx_seq *fork = mtplx_seq_fork(s, NULL);
+    assert_non_null(fork);
+    mtplx_seq *both[2] = {s, fork};
+    for (int i = 0; i < 2; i++) {
+        push(both[i], &token, 1, MTPLX_COMMIT, NULL, i ? b : a, NULL);
+        assert_memory_equal(a, i ? b : a, row);
+    }
+    for (int i = 0; i < 2; i++) {
+        int32_t next = 4;
+        assert_int_equal(mtplx_draft(f.m, &both[i], &next, 1, &r, NULL), MTPLX_OK);
+        memcpy(i ? b : a, r.logits, row);
+    }
+    assert_memory_equal(a, b, row);
+    mtplx_seq_free(s);
+    mtplx_seq_free(fork);
+    free(a);
+    free(b);
+    close_fixture(&f);
+}
+
 /* Several sequences in one pass, of different lengths, equal the same sequences alone. */
 static void test_ragged_batch(void **state)
 {
@@ -407,10 +466,15 @@ static void test_ragged_batch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),         cmocka_unit_test(test_vl),
-        cmocka_unit_test(test_vl_tied),      cmocka_unit_test(test_mlx4),
-        cmocka_unit_test(test_mlx_mixed),    cmocka_unit_test(test_chunkings),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_vl),
+        cmocka_unit_test(test_vl_tied),
+        cmocka_unit_test(test_mlx4),
+        cmocka_unit_test(test_mlx_mixed),
+        cmocka_unit_test(test_chunkings),
         cmocka_unit_test(test_ragged_batch),
+        cmocka_unit_test(test_verify_positions),
+        cmocka_unit_test(test_fork_while_drafting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -805,7 +805,7 @@ static void naive_head(const struct attn_case *c, const struct attn_params *p, c
 static void check_qkv(const struct attn_case *c, const struct attn_params *p,
                       const struct attn_seq *s)
 {
-    double want[512], rel = dev->kv_dtype == MX_F32 ? 2e-6 : 6e-4;
+    double want[512] = {0}, rel = dev->kv_dtype == MX_F32 ? 2e-6 : 6e-4;
     int stride = c->dim * (c->gated ? 2 : 1);
     for (int64_t r = 0; r < SEQ_ROWS; r++) {
         for (int h = 0; h < c->heads; h++) {

@@ -413,7 +413,7 @@ ALWAYS void direct_rows(const struct mx_weight *w, int kind, int64_t o, int n, i
 
 #define DIRECT_CASE(n)                                                                             \
     case n:                                                                                        \
-        if (V_DIRECT_ROWS >= n)                                                                    \
+        if (V_DIRECT_ROWS >= (n))                                                                  \
             direct_rows(w, kind, o0, outs, V_DIRECT_OUTS(kind, n), x, ldx, n, y, ldy);             \
         break
 
