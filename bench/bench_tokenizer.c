@@ -60,7 +60,7 @@ static mtplx_status run(const struct mx_tokenizer *t, const struct mx_strbuf *te
 
 int main(int argc, char **argv)
 {
-    const char *dir = argc > 1 ? argv[1] : "models/nano-bf16";
+    const char *dir = argc > 1 ? argv[1] : "models/nano";
     const char *path = argc > 2 ? argv[2] : "tests/golden/ppl.txt";
     size_t bytes = (size_t)(argc > 3 ? strtoul(argv[3], NULL, 10) : 8) * 1000000;
     mtplx_error err = {0};

@@ -16,15 +16,13 @@ failures=0
 # The tests decide about every setting themselves.
 for name in $(env | sed -n 's/^\(MTPLX_[A-Z_]*\)=.*/\1/p'); do
     case $name in
-    MTPLX_SRC | MTPLX_BUILD | MTPLX_RUNNER | MTPLX_HOME) ;;
+    MTPLX_SRC | MTPLX_BUILD | MTPLX_RUNNER | MTPLX_HOME | MTPLX_NANO_BF16) ;;
     *) unset "$name" ;;
     esac
 done
 unset NO_COLOR
 
-for nano in models/nano models/nano-bf16; do
-    [ ! -e "$nano/config.json" ] || break
-done
+nano=models/nano
 golden=tests/golden
 
 run() {

@@ -7,7 +7,7 @@ quantize() {
     run forge quantize "$@"
 }
 
-bf16=models/nano-bf16
+bf16=${MTPLX_NANO_BF16:-models/nano-bf16}
 
 whole_model() {
     quantize "$bf16" "$work/q4"

@@ -68,6 +68,13 @@ static inline const struct mx_tensor *golden(const struct mx_safetensors *st, co
     return t;
 }
 
+/* The bf16 weights models/nano was quantised from, or NULL: they are too big to ship. */
+static inline const char *nano_bf16(void)
+{
+    const char *s = getenv("MTPLX_NANO_BF16");
+    return s && *s ? s : NULL;
+}
+
 /* max |a - b| / max |b|. */
 static inline double rel_error(const float *a, const float *b, size_t n)
 {

@@ -71,6 +71,10 @@ check 'run-tests: a bad exit status is a failure whatever was printed' $?
 runs
 [ $status -ne 0 ]
 check 'run-tests: no program at all is a failure' $?
+last=$("$tree/scripts/run-tests" --match 'pl*' --skip 'a.sh plain_fails.sh' tests/plain.sh \
+    tests/plain_fails.sh tests/tap.sh | tail -n 1)
+[ "$last" = '1 passed, 0 failed' ]
+check 'run-tests: programs are chosen by pattern and by name' $?
 
 # ---- style ---------------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ static void golden_conversations(void **state)
     (void)state;
     char path[1024];
     mtplx_error err;
-    source_path(path, sizeof path, "models/nano-bf16");
+    source_path(path, sizeof path, "models/nano");
     struct mx_chat *chat = mx_chat_open(path, &err);
     assert_non_null(chat);
     source_path(path, sizeof path, "tests/golden/tokenizer/chat_cases.json");

@@ -51,9 +51,15 @@ static void opens_reference_configs(void **state)
     assert_string_equal(q.mode, "affine");
     mx_config_close(&c);
     free(dir);
-    dir = fixture("models/nano-bf16");
+    dir = fixture("models/nano");
     assert_int_equal(mx_config_open(&c, dir, &err), MTPLX_OK);
     assert_ptr_equal(c.root, c.text);
+    assert_int_equal(mx_config_quant(&c, "x", &q, &err), MTPLX_OK);
+    assert_int_equal(q.bits, 8);
+    mx_config_close(&c);
+    free(dir);
+    dir = fixture("tests/golden/qwen3_5_text");
+    assert_int_equal(mx_config_open(&c, dir, &err), MTPLX_OK);
     assert_int_equal(mx_config_quant(&c, "x", &q, &err), MTPLX_OK);
     assert_int_equal(q.bits, 0);
     mx_config_close(&c);

@@ -28,7 +28,7 @@ static char *source_path(const char *name)
 static struct mx_tokenizer *nano(void)
 {
     mtplx_error err = {0};
-    char *dir = source_path("models/nano-bf16");
+    char *dir = source_path("models/nano");
     struct mx_tokenizer *t = mx_tokenizer_open(dir, &err);
     if (!t)
         fail_msg("%s", err.message);
