@@ -29,7 +29,7 @@ DESTDIR ?=
 OPT ?= -O3 -g
 WERROR ?= 1
 SANITIZE ?=
-SUITES ?= unit golden cli package
+SUITES ?= golden unit cli package
 TESTS ?= *
 SKIP ?=
 JOBS ?= 2
@@ -240,16 +240,17 @@ TEST_RUNS = $(foreach s,$(SUITES),$(filter-out tests/cli/lib% tests/cli/_%,$(RUN
 tests: $(foreach s,$(SUITES),$(NEEDS_$s)) ## build what `check` runs
 
 .PHONY: check
-check: tests ## run the tests (SUITES="unit golden cli package", TESTS='test_half*')
+check: tests ## run the tests (SUITES="golden unit cli package", TESTS='test_half*')
 	@MTPLX_BUILD='$(abspath $(BUILD))' MTPLX_CC='$(CC)' MTPLX_RUNNER='$(RUNNER)' MAKE='$(MAKE)' \
 		scripts/run-tests --jobs $(JOBS) --match '$(TESTS)' --skip '$(SKIP)' $(TEST_RUNS)
 
-# The long statistics of the trained model run the code that the small fixtures run, over and over.
+# Sanitized code is several times slower. The long statistics of the trained model run the code that
+# the small fixtures run, over and over: one prompt of each kind on one device is enough here.
 ASAN_SKIP ?= test_nano test_engine_law
 ASAN_FLAGS := SANITIZE=address,undefined OPT='-O1 -g' WERROR=0
 .PHONY: asan
 asan: ## build with ASan and UBSan in build/asan, run unit, golden and CLI tests
-	MTPLX_EXACT_DEVICE=cpu $(MAKE) BUILD=$(BUILD)/asan $(ASAN_FLAGS) SUITES='unit golden cli' \
+	MTPLX_EXACT_DEVICE=cpu MTPLX_EXACT_PROMPTS=1 $(MAKE) BUILD=$(BUILD)/asan $(ASAN_FLAGS) SUITES='golden unit cli' \
 		SKIP='$(ASAN_SKIP)' check
 
 TSAN_TESTS ?= test_*thread*
@@ -282,11 +283,11 @@ examples: $(EXAMPLE_BIN) ## build the example programs into build/examples/
 
 .PHONY: format
 format: ## rewrite all C files with clang-format
-	$(CLANG_FORMAT) -i $(ALL_C)
+	@$(CLANG_FORMAT) -i $(ALL_C)
 
 .PHONY: format-check
 format-check: ## fail when a C file is not formatted
-	$(CLANG_FORMAT) --dry-run -Werror $(ALL_C)
+	@$(CLANG_FORMAT) --dry-run -Werror $(ALL_C)
 
 .PHONY: style
 style: ## mechanical house rules: width, banned calls, layering, file size

@@ -14,7 +14,8 @@
  * Conventions. Functions that can fail take a trailing `mtplx_error *err` (may be NULL) and return
  * mtplx_status or a pointer that is NULL on failure. The message is one sentence that names the
  * file or field and what to do. Strings are UTF-8. Memory returned as `char *` or `int32_t *` is
- * freed with mtplx_free(). Nothing prints, exits or installs signal handlers.
+ * freed with mtplx_free(). Pointers to results (count, len) are required. Nothing prints, exits or
+ * installs signal handlers.
  *
  * Threads. A model may be shared by any number of threads; calls that run it are serialised by a
  * lock inside the model. A sequence or generation belongs to one thread at a time. Results of
@@ -166,7 +167,8 @@ MTPLX_API const char *mtplx_detok_flush(mtplx_detok *d, size_t *len);
  *   tools_json      JSON array of tools, or NULL
  *   kwargs_json     JSON object of extra template variables (enable_thinking, ...), or NULL
  *   add_generation_prompt  open an assistant turn at the end
- * Returns the prompt text. Errors: FORMAT (bad JSON, or the template's error with its line),
+ * Returns the prompt text of *len bytes. Errors: ARGUMENT (messages of the wrong shape, or the
+ * template's own raise_exception), FORMAT (bad JSON, or the template's error with its line),
  * UNSUPPORTED (no template), LIMIT, MEMORY. */
 MTPLX_API char *mtplx_chat_render(const mtplx_model *model, const char *messages_json,
                                   const char *tools_json, const char *kwargs_json,

@@ -216,7 +216,7 @@ mtplx_status mx_file_write(const char *path, const void *data, size_t len, mtplx
 bool mx_file_exists(const char *path)
 {
     struct stat sb;
-    return stat(path, &sb) == 0 && S_ISREG(sb.st_mode);
+    return lstat(path, &sb) == 0;
 }
 
 bool mx_dir_exists(const char *path)

@@ -32,6 +32,8 @@ struct mx_part {
 mtplx_status mx_file_write_parts(const char *path, const struct mx_part *parts, size_t n,
                                  mtplx_error *err);
 
+/* Whether there is an entry of that name, whatever it is: an optional file that is a broken link or
+ * a directory is to be reported by whoever opens it, not taken for absent. */
 bool mx_file_exists(const char *path);
 bool mx_dir_exists(const char *path);
 

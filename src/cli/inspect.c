@@ -269,7 +269,8 @@ const struct mx_cli_command mx_cli_inspect = {
     .summary = "Report what a checkpoint is and whether it runs here.",
     .details = "Reads config.json, the headers of the weight files, the tokenizer and the chat "
                "template of the directory MODEL, and binds the weights as a run would.\n\n"
-               "Exit codes: 0 verified, 2 no MTP head, 3 loads but not verified, 4 unsupported "
+               "Exit codes: 0 verified, 2 no MTP head, 3 not verified (the report says why; a "
+               "broken MTP head may need --no-mtp to run at all), 4 unsupported "
                "architecture, 1 error.",
     .flags = flags,
     .n_flags = INSPECT_FLAGS,

@@ -78,7 +78,7 @@ static bool all_blank(const struct mx_strbuf *b)
     return true;
 }
 
-/* Standard input appended to the words, its last newline left out. */
+/* Standard input appended to the words, without a byte order mark and its last newlines. */
 static mtplx_status append_stdin(struct mx_strbuf *out, mtplx_error *err)
 {
     struct mx_strbuf text;
@@ -88,10 +88,11 @@ static mtplx_status append_stdin(struct mx_strbuf *out, mtplx_error *err)
         st = check_text("standard input", text.data, text.len, err);
     while (text.len > 0 && (text.data[text.len - 1] == '\n' || text.data[text.len - 1] == '\r'))
         text.len--;
-    if (st == MTPLX_OK && text.len > 0) {
+    size_t bom = text.len >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    if (st == MTPLX_OK && text.len > bom) {
         if (out->len > 0)
             mx_strbuf_puts(out, "\n\n");
-        mx_strbuf_append(out, text.data, text.len);
+        mx_strbuf_append(out, text.data + bom, text.len - bom);
     }
     mx_strbuf_free(&text);
     return st;

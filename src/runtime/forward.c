@@ -26,7 +26,8 @@ static mtplx_status check_run(const mtplx_model *m, const mtplx_row *rows, size_
 {
     const mtplx_seq *s = rows[0].seq;
     if (!s || s->model != m)
-        return mx_error(err, MTPLX_ERR_ARGUMENT, "a row's sequence belongs to another model");
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "a row's sequence is NULL or belongs to another model");
     if (s->pending)
         return mx_error(err, MTPLX_ERR_ARGUMENT,
                         "a sequence has %d pending rows; call mtplx_seq_commit first", s->pending);
@@ -55,6 +56,8 @@ static mtplx_status check_run(const mtplx_model *m, const mtplx_row *rows, size_
 static mtplx_status check_rows(const mtplx_model *m, const mtplx_row *rows, size_t n,
                                mtplx_forward_mode mode, mtplx_error *err)
 {
+    if (mode != MTPLX_COMMIT && mode != MTPLX_VERIFY)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "%d is not a forward mode", (int)mode);
     if (n == 0 || n > INT32_MAX)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "a forward pass takes 1 to %d rows, not %zu",
                         INT32_MAX, n);

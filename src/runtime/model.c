@@ -294,6 +294,11 @@ static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_
     return st == MTPLX_OK ? open_exec(m, o->max_rows, err) : st;
 }
 
+static bool known_quant(mtplx_proj_quant q)
+{
+    return q == MTPLX_PROJ_KEEP || q == MTPLX_PROJ_Q4 || q == MTPLX_PROJ_Q8;
+}
+
 static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_options *o,
                          mtplx_error *err)
 {
@@ -302,6 +307,8 @@ static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_opti
     m->path = strdup(path);
     if (!m->path)
         return mx_error_nomem(err, "a path", strlen(path));
+    if (!known_quant(o->mtp_proj_quant) || !known_quant(o->mlp_proj_quant))
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "proj_quant is none of keep, q4 and q8");
     if ((st = mx_config_open(&m->config, path, err)) != MTPLX_OK ||
         (st = open_family(m, err)) != MTPLX_OK)
         return st;

@@ -17,7 +17,7 @@
 enum {
     TASK_ROWS = 32, /* rows of one unit of parallel work */
     NAME_SIZE = 56, /* "model-00001-of-00002.safetensors" */
-    SPARE_MIB = 64, /* disk space beyond the tensors: tokenizer and the like */
+    SPARE_MIB = 4,  /* disk space beyond the tensors: tokenizer and the like */
 };
 
 /* One tensor of an output file, ready to be written. */
@@ -429,8 +429,8 @@ static mtplx_status check_space(const struct forge *f, mtplx_error *err)
     double have = (double)fs.f_bavail * (double)fs.f_frsize / (1 << 20);
     if (need > have)
         return mx_error(err, MTPLX_ERR_IO,
-                        "the copy needs %.0f MiB but the disk of '%.200s' has %.0f MiB left", need,
-                        f->dir.final, have);
+                        "the copy needs about %.0f MiB but the disk of '%.200s' has %.0f MiB left",
+                        need, f->dir.final, have);
     return MTPLX_OK;
 }
 

@@ -174,15 +174,41 @@ static void describe_weights(struct mx_inspect *r, const struct mx_checkpoint *c
 
 /* ---- Tokenizer and template --------------------------------------------------------------- */
 
-static void describe_text(struct mx_inspect *r, const char *dir)
+static bool has_file(const char *dir, const char *name)
+{
+    char *path = mx_path_join(dir, name);
+    bool yes = path && mx_file_exists(path);
+    free(path);
+    return yes;
+}
+
+/* generation_config.json and tokenizer_config.json may be absent, but a run refuses broken ones. */
+static mtplx_status check_json(const char *dir, const char *name, mtplx_error *err)
+{
+    if (!has_file(dir, name))
+        return MTPLX_OK;
+    char *path = mx_path_join(dir, name);
+    json_t *v = path ? mx_json_file(path, 64 << 20, err) : NULL;
+    free(path);
+    json_decref(v);
+    return v ? MTPLX_OK : MTPLX_ERR_FORMAT;
+}
+
+/* What is missing makes the model unverified; what is there but broken would stop a run. */
+static mtplx_status describe_text(struct mx_inspect *r, const char *dir, mtplx_error *err)
 {
     mtplx_error why = {0};
-    struct mx_tokenizer *t = mx_tokenizer_open(dir, &why);
+    if (check_json(dir, "generation_config.json", err) != MTPLX_OK ||
+        check_json(dir, "tokenizer_config.json", err) != MTPLX_OK)
+        return MTPLX_ERR_FORMAT;
+    struct mx_tokenizer *t = NULL;
+    if (has_file(dir, "tokenizer.json") && !(t = mx_tokenizer_open(dir, err)))
+        return err->status;
     r->has_tokenizer = t != NULL;
     if (t)
         r->tokenizer_size = mx_tokenizer_size(t);
     else
-        judge(r, MX_UNVERIFIED, "no usable tokenizer: %s", why.message);
+        judge(r, MX_UNVERIFIED, "there is no tokenizer.json, so it can not read or write text");
     if (t && r->vocab > 0 && r->tokenizer_size > r->vocab)
         judge(r, MX_UNVERIFIED, "the tokenizer has %d tokens but the model only %lld",
               r->tokenizer_size, (long long)r->vocab);
@@ -192,11 +218,14 @@ static void describe_text(struct mx_inspect *r, const char *dir)
     struct mx_chat *chat = mx_chat_open(dir, &why);
     r->has_chat_template = chat != NULL;
     r->template_thinks = chat && mx_chat_mentions(chat, "enable_thinking");
-    if (!chat && why.status != MTPLX_OK)
-        judge(r, MX_UNVERIFIED, "the chat template is not usable: %s", why.message);
-    else if (!chat)
+    if (!chat && why.status != MTPLX_OK) {
+        *err = why;
+        return why.status;
+    }
+    if (!chat)
         judge(r, MX_UNVERIFIED, "there is no chat template, so prompts are continued as text");
     mx_chat_free(chat);
+    return MTPLX_OK;
 }
 
 /* ---- Trial load --------------------------------------------------------------------------- */
@@ -301,7 +330,7 @@ static mtplx_status inspect_config(struct mx_inspect *r, const struct mx_config 
         return err->status;
     mtplx_status st = judge_model(r, c, ck, family, err);
     if (st == MTPLX_OK)
-        describe_text(r, dir);
+        st = describe_text(r, dir, err);
     mx_checkpoint_close(ck);
     return st;
 }

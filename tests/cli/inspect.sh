@@ -56,6 +56,13 @@ sed 's/"num_hidden_layers": 8/"num_hidden_layers": "eight"/' "$golden/qwen3_5_te
     >"$work/broken/config.json"
 damaged 'a number that is none' 'num_hidden_layers'
 
+printf '{' >"$work/broken/generation_config.json"
+damaged 'a broken generation_config.json' 'generation_config.json'
+ln -s loop "$work/broken/chat_template.jinja"
+damaged 'a chat template that cannot be read' 'chat_template.jinja'
+echo '[1]' >"$work/broken/tokenizer.json"
+damaged 'a broken tokenizer' 'tokenizer.json'
+
 run inspect "$work/nowhere"
 check 'no such directory' fails_with 1 'there is no directory'
 run inspect "$nano/config.json"
