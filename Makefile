@@ -250,8 +250,8 @@ ASAN_SKIP ?= test_nano test_engine_law
 ASAN_FLAGS := SANITIZE=address,undefined OPT='-O1 -g' WERROR=0
 .PHONY: asan
 asan: ## build with ASan and UBSan in build/asan, run unit, golden and CLI tests
-	MTPLX_EXACT_DEVICE=cpu MTPLX_EXACT_PROMPTS=1 $(MAKE) BUILD=$(BUILD)/asan $(ASAN_FLAGS) SUITES='golden unit cli' \
-		SKIP='$(ASAN_SKIP)' check
+	MTPLX_EXACT_DEVICE=cpu MTPLX_EXACT_PROMPTS=1 $(MAKE) BUILD=$(BUILD)/asan $(ASAN_FLAGS) \
+		SUITES='golden unit cli' SKIP='$(ASAN_SKIP)' check
 
 TSAN_TESTS ?= test_*thread*
 .PHONY: tsan

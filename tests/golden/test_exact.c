@@ -146,8 +146,11 @@ static mtplx_model *open_model(const char *path, const char *device)
 /* `quick` prompts by default, six apart: every kind and the shorter lengths. */
 static void check_model(const char *path, const char *device, int quick)
 {
+    char where[512]; /* src_path() reuses its buffers */
     if (!path)
         skip();
+    snprintf(where, sizeof where, "%s", path);
+    path = where;
     static int32_t prompt[MAX_PROMPT];
     const char *only = getenv("MTPLX_EXACT_DEVICE");
     int total = budget("MTPLX_EXACT_PROMPTS", quick, 2);
