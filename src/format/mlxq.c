@@ -13,9 +13,9 @@
  *   2. scale, bias := least-squares line through (code, weight), rounded to the stored type, the
  *      bias being fitted to the rounded scale.
  * Whatever has the smallest squared error is stored, the plain grid on a tie. So the result is
- *   - never worse than the plain rule in squared error, group by group (on the weights of
- *     the bf16 nano weights, group 64, bf16 scales, the sum falls to 0.80 of the plain rule's at 4
- * bits, 0.84 at 6 and 0.90 at 8);
+ *   - never worse than the plain rule in squared error, group by group (on the bf16 nano weights,
+ *     group 64, bf16 scales, the sum falls to 0.80 of the plain rule's at 4 bits, 0.84 at 6 and
+ *     0.90 at 8);
  *   - deterministic: fixed candidates and a fixed order of all sums;
  *   - judged as stored: the error is that of the rounded scale and bias in float32 arithmetic, as
  *     the de-quantiser computes it.

@@ -53,7 +53,7 @@ static void open_fixture(struct fixture *f, const char *name, int device)
     f->tolerance = devices[device].tolerance;
     f->worst = 0;
     f->m = load_or_fail(path, &o);
-    strcat(path, "/golden.safetensors");
+    snprintf(path, sizeof path, "%s/tests/golden/%s/golden.safetensors", src_root(), name);
     if (mx_safetensors_open(&f->st, path, &err) != MTPLX_OK)
         fail_msg("%s", err.message);
     const struct mx_tensor *ids = golden(&f->st, "input_ids");

@@ -67,11 +67,11 @@ static void put(const char *name, const char *text)
 /* A file whose tensors (space separated names) hold one byte each: `value`. */
 static void put_tensors(const char *name, const char *names, uint8_t value)
 {
-    char buf[500], *p = mx_path_join(tmp, name);
+    char buf[500], *rest = NULL, *p = mx_path_join(tmp, name);
     mtplx_error err = {0};
     struct mx_st_writer *w = mx_st_writer_new("pt", &err);
     snprintf(buf, sizeof buf, "%s", names);
-    for (char *t = strtok(buf, " "); t; t = strtok(NULL, " "))
+    for (char *t = strtok_r(buf, " ", &rest); t; t = strtok_r(NULL, " ", &rest))
         assert_int_equal(mx_st_writer_add(w, t, MX_U8, 1, (int64_t[]){1}, &value, &err), MTPLX_OK);
     assert_int_equal(mx_st_writer_finish(w, p, &err), MTPLX_OK);
     mx_st_writer_free(w);

@@ -415,14 +415,14 @@ static void large_headers(void **state)
     enum {
         N = 10000,
     };
-    char *h = malloc(N * 100 + 10);
-    size_t n = 0;
+    size_t n = 0, cap = N * 100 + 10;
+    char *h = malloc(cap);
     h[n++] = '{';
     for (int i = N - 1; i >= 0; i--)
-        n += (size_t)sprintf(h + n,
-                             "%s\"t.%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
-                             i == N - 1 ? "" : ",", i, i, i + 1);
-    strcpy(h + n, "}");
+        n += (size_t)snprintf(
+            h + n, cap - n, "%s\"t.%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+            i == N - 1 ? "" : ",", i, i, i + 1);
+    snprintf(h + n, cap - n, "}");
     expect_ok(h, N, N);
     free(h);
 }

@@ -849,13 +849,14 @@ static void long_tokens_are_refused(void **state)
     assert_non_null(word);
     memset(word, 'x', n);
     word[n] = '\0';
-    sprintf(json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"%s\":0},\"merges\":[]}}", word);
+    snprintf(json, n + 400, "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"%s\":0},\"merges\":[]}}",
+             word);
     assert_refused(json, MTPLX_ERR_FORMAT, "65535");
     word[1000] = '\0';
-    sprintf(json,
-            "{\"added_tokens\":[{\"id\":1,\"content\":\"%s\",\"normalized\":false}]," MODEL(
-                "{\"a\":0}", "[]") DECODER "}",
-            word);
+    snprintf(json, n + 400,
+             "{\"added_tokens\":[{\"id\":1,\"content\":\"%s\",\"normalized\":false}]," MODEL(
+                 "{\"a\":0}", "[]") DECODER "}",
+             word);
     assert_refused(json, MTPLX_ERR_UNSUPPORTED, "added_tokens[0]");
     free(json);
     free(word);
