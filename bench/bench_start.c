@@ -59,14 +59,14 @@ static void report(const char *what, double *v, int n)
 
 int main(int argc, char **argv)
 {
+    enum { MOST = 1000 };
+    static double first[MOST], total[MOST], peak[MOST];
     int n = argc > 2 ? (int)strtol(argv[1], NULL, 10) : 0;
-    if (n < 1 || n > 1000) {
+    if (n < 1 || n > MOST) {
         fprintf(stderr, "usage: bench_start RUNS COMMAND [ARG ...]\n");
         return 2;
     }
-    double *first = calloc((size_t)n, sizeof *first), *total = calloc((size_t)n, sizeof *total);
-    double *peak = calloc((size_t)n, sizeof *peak);
-    for (int i = 0; i < n && first && total && peak; i++) {
+    for (int i = 0; i < n; i++) {
         struct sample s;
         if (run_once(argv + 2, &s) != 0) {
             fprintf(stderr, "bench_start: '%s' failed\n", argv[2]);
@@ -79,8 +79,5 @@ int main(int argc, char **argv)
     report("first output, ms", first, n);
     report("whole run, ms", total, n);
     report("peak memory, MiB", peak, n);
-    free(first);
-    free(total);
-    free(peak);
     return 0;
 }
