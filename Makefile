@@ -12,7 +12,7 @@
 #
 # Objects depend on a stamp that holds the compiler and all flags, so a changed setting rebuilds.
 # Settings, on the command line: BUILD, CC, CFLAGS and LDFLAGS (appended), OPT, WERROR=0,
-# SANITIZE=address,undefined, PREFIX, DESTDIR, SUITES, TESTS (a shell pattern of names), SKIP (names),
+# SANITIZE=address,undefined, PREFIX, DESTDIR, SUITES, TESTS (a shell pattern), SKIP (names),
 # JOBS, FUZZ_SECONDS, V=1 (show the commands).
 
 MAKEFLAGS += --no-builtin-rules
