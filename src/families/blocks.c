@@ -29,8 +29,7 @@ void mx_linear_apply(struct mx_device *d, const struct mx_product *p, int count,
     }
 }
 
-/* ---- Gated full attention ---------------------------------------------------------------------
- */
+/* ---- Gated full attention ----------------------------------------------------------------- */
 
 void mx_attn_run(struct mx_device *d, const struct mx_attn_block *a, const struct mx_rope *rope,
                  const struct mx_kv_layout *kv, int layer, const struct mx_batch *b, const float *x,
@@ -139,8 +138,7 @@ mtplx_status mx_rope_load(struct mx_loader *l, double theta, int n_freq, const i
     return r->axis ? MTPLX_OK : MTPLX_ERR_MEMORY;
 }
 
-/* ---- Gated DeltaNet ---------------------------------------------------------------------------
- */
+/* ---- Gated DeltaNet ----------------------------------------------------------------------- */
 
 void mx_gdn_run(struct mx_device *d, const struct mx_gdn_block *g, const struct mx_gdn_layout *lay,
                 int layer, const struct mx_batch *b, const float *x, float *qkv, float *z,
@@ -243,8 +241,7 @@ mtplx_status mx_gdn_load(struct mx_loader *l, const char *prefix, const char *mo
     return mx_load_vector(l, prefix, name, lay->dv, 0, &g->norm, err);
 }
 
-/* ---- SwiGLU MLP -------------------------------------------------------------------------------
- */
+/* ---- SwiGLU MLP --------------------------------------------------------------------------- */
 
 void mx_mlp_run(struct mx_device *d, const struct mx_mlp_block *m, const float *x, int n,
                 float *gate, float *up, float *tmp, float *y)

@@ -17,7 +17,7 @@ struct mx_product {
 void mx_linear_apply(struct mx_device *d, const struct mx_product *p, int count, const float *x,
                      int n, float *tmp);
 
-/* ---- Gated full attention -------------------------------------------------------------------- */
+/* ---- Gated full attention ----------------------------------------------------------------- */
 
 struct mx_attn_block {
     struct mx_linear q, k, v, o;
@@ -49,7 +49,7 @@ mtplx_status mx_attn_load(struct mx_loader *l, const char *prefix, const char *m
 mtplx_status mx_rope_load(struct mx_loader *l, double theta, int n_freq, const int sections[3],
                           bool interleaved, struct mx_rope *r, mtplx_error *err);
 
-/* ---- Gated DeltaNet -------------------------------------------------------------------------- */
+/* ---- Gated DeltaNet ----------------------------------------------------------------------- */
 
 struct mx_gdn_block {
     struct mx_linear qkv, z, b, a, out;
@@ -68,7 +68,7 @@ void mx_gdn_run(struct mx_device *d, const struct mx_gdn_block *g, const struct 
 mtplx_status mx_gdn_load(struct mx_loader *l, const char *prefix, const char *module, int hidden,
                          const struct mx_gdn_layout *lay, struct mx_gdn_block *g, mtplx_error *err);
 
-/* ---- SwiGLU MLP ------------------------------------------------------------------------------ */
+/* ---- SwiGLU MLP --------------------------------------------------------------------------- */
 
 struct mx_mlp_block {
     struct mx_linear gate, up, down;

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Ownership --------------------------------------------------------------------------------
- */
+/* ---- Ownership ---------------------------------------------------------------------------- */
 
 void mx_weights_init(struct mx_weights *w, struct mx_device *device)
 {
@@ -90,8 +89,7 @@ float *mx_load_const(struct mx_loader *l, const void *host, size_t bytes, mtplx_
     return p;
 }
 
-/* ---- Lookup and checks ------------------------------------------------------------------------
- */
+/* ---- Lookup and checks -------------------------------------------------------------------- */
 
 const struct mx_tensor *mx_load_find(const struct mx_loader *l, const char *prefix,
                                      const char *name)
@@ -151,8 +149,7 @@ static mtplx_status bad_dtype(const struct mx_tensor *t, const char *want, mtplx
                     mx_dtype_name(t->dtype), want);
 }
 
-/* ---- Matrices ---------------------------------------------------------------------------------
- */
+/* ---- Matrices ----------------------------------------------------------------------------- */
 
 static mtplx_status dense_weight(const struct mx_tensor *t, int64_t out, int64_t in,
                                  struct mx_weight *w, mtplx_error *err)
@@ -348,8 +345,7 @@ mtplx_status mx_load_requant(struct mx_loader *l, struct mx_weight *w, mtplx_pro
     return MTPLX_OK;
 }
 
-/* ---- Vectors ----------------------------------------------------------------------------------
- */
+/* ---- Vectors ------------------------------------------------------------------------------ */
 
 mtplx_status mx_load_floats(struct mx_loader *l, const struct mx_tensor *t, int64_t count,
                             float add, void (*map)(float *v, int64_t n), float **out,

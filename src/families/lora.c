@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Opening ----------------------------------------------------------------------------------
- */
+/* ---- Opening ------------------------------------------------------------------------------ */
 
 /* The scale an adapter_config.json states; 1 when it states none. */
 static double config_scale(const json_t *cfg)
@@ -95,8 +94,7 @@ struct mx_checkpoint *mx_adapter_open(const char *path, double *scale, mtplx_err
     return NULL;
 }
 
-/* ---- Tensors ----------------------------------------------------------------------------------
- */
+/* ---- Tensors ------------------------------------------------------------------------------ */
 
 /* The adapter tensor of `module` with this suffix, under any prefix that ends in "mtp.". */
 static const struct mx_tensor *find(const struct mx_checkpoint *ck, const char *module,

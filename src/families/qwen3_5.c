@@ -51,8 +51,7 @@ struct qwen {
     struct mtp mtp;
 };
 
-/* ---- Configuration ----------------------------------------------------------------------------
- */
+/* ---- Configuration ------------------------------------------------------------------------ */
 
 struct shape {
     int hidden, layers, vocab, context, ff, heads, kv_heads, head_dim, interval;
@@ -225,8 +224,7 @@ static mtplx_status layer_kinds(const struct mx_config *c, const struct shape *s
     return MTPLX_OK;
 }
 
-/* ---- Norm convention --------------------------------------------------------------------------
- */
+/* ---- Norm convention ---------------------------------------------------------------------- */
 
 /* Mean over the norm vectors of a prefix that are stored either as w - 1 or as w. */
 static bool norm_mean(const struct mx_loader *l, const char *prefix, const char *const *names,
@@ -288,8 +286,7 @@ static void detect_mtp_norms(struct mx_loader *l, const char *trunk, const char 
         l->norms_ambiguous = true;
 }
 
-/* ---- Loading ----------------------------------------------------------------------------------
- */
+/* ---- Loading ------------------------------------------------------------------------------ */
 
 static mtplx_status load_layer(struct mx_loader *l, const struct qwen *m, const char *prefix,
                                int index, const struct shape *s, float add, struct layer *ly,
@@ -508,8 +505,7 @@ static void *load(struct mx_loader *l, struct mx_geometry *g, mtplx_error *err)
     return m;
 }
 
-/* ---- Running ----------------------------------------------------------------------------------
- */
+/* ---- Running ------------------------------------------------------------------------------ */
 
 /* Runs the mixer of one layer on S_X into S_Y. */
 static void run_mixer(const struct qwen *m, struct mx_exec *x, const struct layer *ly,

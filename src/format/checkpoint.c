@@ -45,7 +45,7 @@ enum {
     SIDE_NAMES = sizeof side_names / sizeof *side_names,
 };
 
-/* ---- Files --------------------------------------------------------------------------------- */
+/* ---- Files -------------------------------------------------------------------------------- */
 
 /* Relative, not empty, without ".." components. Symbolic links are fine: hub caches consist of
  * them. */
@@ -126,7 +126,7 @@ static bool present(const struct mx_checkpoint *ck, const char *name)
     return yes;
 }
 
-/* ---- Main files ---------------------------------------------------------------------------- */
+/* ---- Main files --------------------------------------------------------------------------- */
 
 /* One entry of weight_map. `opened` maps file names to indices into ck->files, so that thousands of
  * entries cost one hash lookup each. */
@@ -242,7 +242,7 @@ static bool read_all(struct mx_checkpoint *ck, const char *mtp_file, mtplx_error
     return ok;
 }
 
-/* ---- Side files ---------------------------------------------------------------------------- */
+/* ---- Side files --------------------------------------------------------------------------- */
 
 static bool side_from_config(const struct mx_checkpoint *ck, const json_t *config,
                              const char **name, mtplx_error *err)
@@ -272,7 +272,7 @@ static bool read_side_files(struct mx_checkpoint *ck, const char *mtp_file, mtpl
     return true;
 }
 
-/* ---- The table ----------------------------------------------------------------------------- */
+/* ---- The table ---------------------------------------------------------------------------- */
 
 static size_t module_length(const char *name)
 {
@@ -402,7 +402,7 @@ static bool build_table(struct mx_checkpoint *ck, mtplx_error *err)
     return check_unique(ck, err);
 }
 
-/* ---- Public -------------------------------------------------------------------------------- */
+/* ---- Public ------------------------------------------------------------------------------- */
 
 static bool read_main_files(struct mx_checkpoint *ck, const char *mtp_file, mtplx_error *err)
 {

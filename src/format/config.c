@@ -56,7 +56,7 @@ json_t *mx_json_file(const char *path, size_t max, mtplx_error *err)
     return root;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------ */
 
 /* Takes over `root`. */
 static mtplx_status adopt(struct mx_config *c, json_t *root, const char *name, mtplx_error *err)
@@ -117,7 +117,7 @@ void mx_config_close(struct mx_config *c)
     *c = (struct mx_config){0};
 }
 
-/* ---- Fields -------------------------------------------------------------------------------- */
+/* ---- Fields ------------------------------------------------------------------------------- */
 
 static json_t *get_from(json_t *object, const char *key)
 {
@@ -230,7 +230,7 @@ mtplx_status mx_config_str(const struct mx_config *c, const char *key, const cha
     return MTPLX_OK;
 }
 
-/* ---- Quantisation -------------------------------------------------------------------------- */
+/* ---- Quantisation ------------------------------------------------------------------------- */
 
 /* The MLX object, or NULL. Other tool chains use `quantization_config` too, with a quant_method and
  * their own meaning of `bits`; those are not MLX. */

@@ -53,7 +53,7 @@ size_t mx_mlxq_row_bytes(int bits, int64_t in)
     return (size_t)(in * bits / 8);
 }
 
-/* ---- Packing ------------------------------------------------------------------------------- */
+/* ---- Packing ------------------------------------------------------------------------------ */
 
 uint32_t mx_mlxq_get(const uint8_t *row, int bits, int64_t k)
 {
@@ -118,7 +118,7 @@ void mx_mlxq_dequant_row(const uint8_t *row, const void *scales, const void *bia
     }
 }
 
-/* ---- Quantiser ----------------------------------------------------------------------------- */
+/* ---- Quantiser ---------------------------------------------------------------------------- */
 
 struct grid {
     float scale, bias; /* representable in the stored type */

@@ -39,7 +39,7 @@ struct scan {
     mtplx_status status;
 };
 
-/* ---- JSON ---------------------------------------------------------------------------------- */
+/* ---- JSON --------------------------------------------------------------------------------- */
 
 static bool fail_json(struct scan *s, const char *what)
 {
@@ -216,7 +216,7 @@ static bool span_is(struct span a, const char *b)
     return a.n == strlen(b) && memcmp(a.p, b, a.n) == 0;
 }
 
-/* ---- One tensor ---------------------------------------------------------------------------- */
+/* ---- One tensor --------------------------------------------------------------------------- */
 
 static bool fail_tensor(struct scan *s, const char *name, mtplx_status status, const char *what)
 {
@@ -360,7 +360,7 @@ static bool parse_tensor(struct scan *s, struct mx_tensor *t, size_t section)
     return bind_tensor(s, t, range, section);
 }
 
-/* ---- The header ---------------------------------------------------------------------------- */
+/* ---- The header --------------------------------------------------------------------------- */
 
 static int compare_spans(const void *a, const void *b)
 {
@@ -462,7 +462,7 @@ static bool parse_header(struct scan *s, size_t section)
     return s->p == s->end || fail_json(s, "text after the closing '}'");
 }
 
-/* ---- The whole file ------------------------------------------------------------------------ */
+/* ---- The whole file ----------------------------------------------------------------------- */
 
 static int compare_ranges(const void *a, const void *b)
 {

@@ -9,8 +9,7 @@
 
 #define MAX_POSITION (1 << 28) /* rotary angles of more mean nothing in float32 */
 
-/* ---- Checks and memory ------------------------------------------------------------------------
- */
+/* ---- Checks and memory -------------------------------------------------------------------- */
 
 /* Rows of the sequence that starts at row i. */
 static size_t run_length(const mtplx_row *rows, size_t n, size_t i)
@@ -142,8 +141,7 @@ static mtplx_status reserve_all(struct call *c, mtplx_error *err)
     return MTPLX_OK;
 }
 
-/* ---- One chunk --------------------------------------------------------------------------------
- */
+/* ---- One chunk ---------------------------------------------------------------------------- */
 
 /* The text position after a row: one past its largest axis. */
 static int32_t position_after(const int32_t p[3])
@@ -292,8 +290,7 @@ mtplx_status mx_forward(mtplx_model *m, const mtplx_row *rows, size_t n, mtplx_f
     return MTPLX_OK;
 }
 
-/* ---- Commit -----------------------------------------------------------------------------------
- */
+/* ---- Commit ------------------------------------------------------------------------------- */
 
 mtplx_status mx_seq_commit(mtplx_seq *s, size_t keep, mtplx_error *err)
 {
@@ -315,8 +312,7 @@ mtplx_status mx_seq_commit(mtplx_seq *s, size_t keep, mtplx_error *err)
     return MTPLX_OK;
 }
 
-/* ---- Public -----------------------------------------------------------------------------------
- */
+/* ---- Public ------------------------------------------------------------------------------- */
 
 mtplx_status mtplx_forward(mtplx_model *m, const mtplx_row *rows, size_t n, mtplx_forward_mode mode,
                            bool want_hidden, mtplx_forward_result *result, mtplx_error *err)

@@ -53,8 +53,7 @@ struct mtplx_gen {
     uint64_t started_ns, first_ns;
 };
 
-/* ---- Creation ---------------------------------------------------------------------------------
- */
+/* ---- Creation ----------------------------------------------------------------------------- */
 
 static bool has_penalties(const mtplx_sampling *s)
 {
@@ -186,8 +185,7 @@ void mtplx_gen_free(mtplx_gen *g)
     free(g);
 }
 
-/* ---- Emitting ---------------------------------------------------------------------------------
- */
+/* ---- Emitting ----------------------------------------------------------------------------- */
 
 /* Appends a token to the answer; true when the answer goes on. */
 static bool emit(mtplx_gen *g, int32_t token)
@@ -233,8 +231,7 @@ static int32_t draw_target(mtplx_gen *g, const float *logits, uint64_t position)
     return mx_dist_draw(&g->p, uniform(g, position, MX_RNG_TARGET));
 }
 
-/* ---- Prefill ----------------------------------------------------------------------------------
- */
+/* ---- Prefill ------------------------------------------------------------------------------ */
 
 static mtplx_status prefill_chunk(mtplx_gen *g, mtplx_error *err)
 {
@@ -263,8 +260,7 @@ static mtplx_status prefill_chunk(mtplx_gen *g, mtplx_error *err)
     return MTPLX_OK;
 }
 
-/* ---- Draft ------------------------------------------------------------------------------------
- */
+/* ---- Draft -------------------------------------------------------------------------------- */
 
 /* Tokens still wanted bound the useful depth: a cycle emits up to depth + 1. */
 static int cycle_depth(const mtplx_gen *g)
@@ -345,8 +341,7 @@ static mtplx_status draft(mtplx_gen *const *gens, size_t n, mtplx_error *err)
     return st;
 }
 
-/* ---- Accept -----------------------------------------------------------------------------------
- */
+/* ---- Accept ------------------------------------------------------------------------------- */
 
 /* Row i against draft i + 1: returns the token that stands there; *accepted says whether it is the
  * draft. */
@@ -398,8 +393,7 @@ static size_t accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids, const
     return (size_t)k + 1;
 }
 
-/* ---- Verify -----------------------------------------------------------------------------------
- */
+/* ---- Verify ------------------------------------------------------------------------------- */
 
 static size_t fill_verify(mtplx_gen *const *gens, size_t n, mtplx_row *rows)
 {
@@ -457,8 +451,7 @@ static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err
     return MTPLX_OK;
 }
 
-/* ---- Stepping ---------------------------------------------------------------------------------
- */
+/* ---- Stepping ----------------------------------------------------------------------------- */
 
 static mtplx_status check_gens(mtplx_gen *const *gens, size_t n, mtplx_error *err)
 {

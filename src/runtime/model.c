@@ -40,8 +40,7 @@ mtplx_status mx_hostbuf_need(struct mx_hostbuf *b, size_t bytes, mtplx_error *er
     return MTPLX_OK;
 }
 
-/* ---- Defaults of the checkpoint ---------------------------------------------------------------
- */
+/* ---- Defaults of the checkpoint ----------------------------------------------------------- */
 
 static void add_stop(mtplx_model *m, json_int_t id)
 {
@@ -135,8 +134,7 @@ static mtplx_status read_defaults(mtplx_model *m, mtplx_error *err)
     return m->tokenizer ? tokenizer_stops(m, err) : MTPLX_OK;
 }
 
-/* ---- Parts ------------------------------------------------------------------------------------
- */
+/* ---- Parts -------------------------------------------------------------------------------- */
 
 static mtplx_status open_family(mtplx_model *m, mtplx_error *err)
 {
@@ -231,8 +229,7 @@ static void fill_info(mtplx_model *m, const struct mx_loader *l)
     };
 }
 
-/* ---- Geometry, scratch ------------------------------------------------------------------------
- */
+/* ---- Geometry, scratch -------------------------------------------------------------------- */
 
 static void preset_geometry(mtplx_model *m)
 {
@@ -260,8 +257,7 @@ static mtplx_status open_exec(mtplx_model *m, int max_rows, mtplx_error *err)
     return d->ops->reserve(d, rows, (int64_t)m->geometry.context + MX_MAX_LAG, err);
 }
 
-/* ---- Load and free ----------------------------------------------------------------------------
- */
+/* ---- Load and free ------------------------------------------------------------------------ */
 
 static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_loader *l,
                          mtplx_error *err)
@@ -416,8 +412,7 @@ bool mtplx_model_is_stop_token(const mtplx_model *m, int32_t token)
     return false;
 }
 
-/* ---- Embedded model ---------------------------------------------------------------------------
- */
+/* ---- Embedded model ----------------------------------------------------------------------- */
 
 static char *try_model(const char *base, const char *rest)
 {

@@ -89,8 +89,7 @@ const char *mtplx_detok_flush(mtplx_detok *d, size_t *len)
     return mx_detok_flush(&d->d, len);
 }
 
-/* ---- Chat -------------------------------------------------------------------------------------
- */
+/* ---- Chat --------------------------------------------------------------------------------- */
 
 static json_t *parse_arg(const char *text, const char *name, mtplx_error *err)
 {

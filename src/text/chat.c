@@ -34,8 +34,7 @@ struct mx_chat {
 
 enum { MAX_JSON = 64 << 20, MAX_TEMPLATE = 4 << 20 };
 
-/* ---- Reading ------------------------------------------------------------------------------------
- */
+/* ---- Reading ------------------------------------------------------------------------------ */
 
 /* Contents of dir/name, or NULL: with err OK when there is no such file. */
 static char *read_optional(const char *dir, const char *name, size_t max, size_t *len,
@@ -121,8 +120,7 @@ static bool set_from_json(struct mx_chat *c, const json_t *json, const char *fil
     return false;
 }
 
-/* ---- Special tokens -----------------------------------------------------------------------------
- */
+/* ---- Special tokens ----------------------------------------------------------------------- */
 
 /* Takes the special tokens of `json` that are not known yet: strings, or objects with `content`. */
 static bool take_tokens(json_t *tokens, const json_t *json)
@@ -152,8 +150,7 @@ static bool default_tokens(json_t *tokens)
     return true;
 }
 
-/* ---- What content the template takes ------------------------------------------------------------
- */
+/* ---- What content the template takes ------------------------------------------------------ */
 
 static const char probe_word[] = "qzprobe";
 
@@ -215,8 +212,7 @@ static void find_form(const struct mx_chat *c, struct template *t)
         t->form = asks_for_kind(t->source) ? CONTENT_ANY : CONTENT_STRING;
 }
 
-/* ---- Opening ------------------------------------------------------------------------------------
- */
+/* ---- Opening ------------------------------------------------------------------------------ */
 
 static bool open_tokens(struct mx_chat *c, const char *dir, const json_t *config, mtplx_error *err)
 {
@@ -294,8 +290,7 @@ bool mx_chat_mentions(const struct mx_chat *c, const char *word)
     return strstr(c->main.source, word) || (c->tool_use.source && strstr(c->tool_use.source, word));
 }
 
-/* ---- Checking a request -------------------------------------------------------------------------
- */
+/* ---- Checking a request ------------------------------------------------------------------- */
 
 static bool refuse(mtplx_error *err, size_t i, const char *what)
 {
@@ -393,8 +388,7 @@ static bool check_request(const struct mx_chat_request *q, mtplx_error *err)
     return true;
 }
 
-/* ---- Adapting messages --------------------------------------------------------------------------
- */
+/* ---- Adapting messages -------------------------------------------------------------------- */
 
 /* Text parts joined with newlines, as a new string; NULL after an error. */
 static json_t *join_parts(const json_t *parts, size_t i, mtplx_error *err)
@@ -545,8 +539,7 @@ static bool adapt(const json_t *messages, enum content_form form, bool calls, st
     return true;
 }
 
-/* ---- Rendering ----------------------------------------------------------------------------------
- */
+/* ---- Rendering ---------------------------------------------------------------------------- */
 
 static json_t *make_globals(const struct mx_chat *c, const struct mx_chat_request *q,
                             json_t *messages)

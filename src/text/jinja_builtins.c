@@ -7,8 +7,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
-/* ---- Arguments ----------------------------------------------------------------------------------
- */
+/* ---- Arguments ---------------------------------------------------------------------------- */
 
 static size_t count_names(const char *const *names)
 {
@@ -72,8 +71,7 @@ bool mx_jarg_str(struct mx_jrun *r, const char *what, const struct mx_jval *v,
     return mx_jfail(r, "%s must be a string, not %s", what, mx_jtype_name(v));
 }
 
-/* ---- Tests of type ------------------------------------------------------------------------------
- */
+/* ---- Tests of type ------------------------------------------------------------------------ */
 
 #define TEST(name)                                                                                 \
     static bool name(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,      \
@@ -199,8 +197,7 @@ TEST(t_upper)
     return plain(r, a, false, out) && case_test(r, self, MX_JCL_UPPER, out);
 }
 
-/* ---- Tests of value -----------------------------------------------------------------------------
- */
+/* ---- Tests of value ----------------------------------------------------------------------- */
 
 static bool operand(struct mx_jrun *r, const struct mx_jargs *a, struct mx_jval *v)
 {
@@ -352,8 +349,7 @@ const struct mx_jtestdef *mx_jfind_test(const struct mx_jstr *name)
     return NULL;
 }
 
-/* ---- Functions ----------------------------------------------------------------------------------
- */
+/* ---- Functions ---------------------------------------------------------------------------- */
 
 static bool fn_range(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                      struct mx_jval *out)
@@ -536,8 +532,7 @@ const struct mx_jdef *mx_jfind_function(const struct mx_jstr *name)
     return mx_jfind_def(functions, COUNT(functions), name);
 }
 
-/* ---- Special attributes -------------------------------------------------------------------------
- */
+/* ---- Special attributes ------------------------------------------------------------------- */
 
 static struct mx_jval neighbour(const struct mx_jloop *l, bool previous)
 {

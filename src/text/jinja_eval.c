@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* ---- Variables ----------------------------------------------------------------------------------
- */
+/* ---- Variables ---------------------------------------------------------------------------- */
 
 struct mx_jval mx_jlookup(struct mx_jrun *r, struct mx_jscope *sc, int id)
 {
@@ -28,8 +27,7 @@ static void eval_name(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_j
         *out = mx_jundef(MX_JU_NAME, 0, n->u.name.name);
 }
 
-/* ---- Literals and operators ---------------------------------------------------------------------
- */
+/* ---- Literals and operators --------------------------------------------------------------- */
 
 static bool eval_items(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_jnode *n,
                        struct mx_jval *out)
@@ -154,8 +152,7 @@ static bool eval_unary(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_
     return true;
 }
 
-/* ---- Access -------------------------------------------------------------------------------------
- */
+/* ---- Access ------------------------------------------------------------------------------- */
 
 static bool eval_attr(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_jnode *n,
                       struct mx_jval *out)
@@ -192,8 +189,7 @@ static bool eval_slice(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_
     return mx_jslice(r, &obj, part, out);
 }
 
-/* ---- Arguments and calls ------------------------------------------------------------------------
- */
+/* ---- Arguments and calls ------------------------------------------------------------------ */
 
 struct argbuf {
     struct mx_jval *pos;
@@ -377,8 +373,7 @@ static bool eval_test(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_j
     return true;
 }
 
-/* ---- Dispatch -----------------------------------------------------------------------------------
- */
+/* ---- Dispatch ----------------------------------------------------------------------------- */
 
 static bool eval_nested(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_jnode *n,
                         struct mx_jval *out)

@@ -19,8 +19,7 @@ static enum flow flow(bool ok)
     return ok ? FLOW_NEXT : FLOW_ERROR;
 }
 
-/* ---- Scopes and assignment ----------------------------------------------------------------------
- */
+/* ---- Scopes and assignment ---------------------------------------------------------------- */
 
 /* In the arena, because macros defined inside may outlive the block. */
 static struct mx_jscope *new_scope(struct mx_jrun *r, struct mx_jscope *up)
@@ -104,8 +103,7 @@ static bool capture(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_jno
     return ok && mx_jout_str(r, &o, out);
 }
 
-/* ---- Loops --------------------------------------------------------------------------------------
- */
+/* ---- Loops -------------------------------------------------------------------------------- */
 
 static bool filter_items(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_jnode *n,
                          const struct mx_jval **items, size_t *count)
@@ -198,8 +196,7 @@ bool mx_jcall_loop(struct mx_jrun *r, struct mx_jloop *l, const struct mx_jargs 
     return ok && mx_jout_str(r, &o, out);
 }
 
-/* ---- Macros -------------------------------------------------------------------------------------
- */
+/* ---- Macros ------------------------------------------------------------------------------- */
 
 static int name_len(const struct mx_jstr *s)
 {
@@ -362,8 +359,7 @@ static bool exec_call_block(struct mx_jrun *r, struct mx_jscope *sc, const struc
     return mx_jcall(r, &callee, &a, &res) && mx_jprint(r, r->out, &res);
 }
 
-/* ---- Other statements ---------------------------------------------------------------------------
- */
+/* ---- Other statements --------------------------------------------------------------------- */
 
 static bool exec_output(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_jnode *n)
 {
@@ -474,8 +470,7 @@ static enum flow exec_body(struct mx_jrun *r, struct mx_jscope *sc, const struct
     return f;
 }
 
-/* ---- Public functions ---------------------------------------------------------------------------
- */
+/* ---- Public functions --------------------------------------------------------------------- */
 
 /* Copies the source with \r\n and \r as \n and without one trailing newline. */
 static bool copy_source(struct mx_jinja *j, const char *source, size_t len)

@@ -36,8 +36,7 @@ static bool need_str(struct mx_jrun *r, const char *what, const struct mx_jval *
     return *out || mx_jfail(r, "%s needs a string, not %s", what, mx_jtype_name(v));
 }
 
-/* ---- Text ---------------------------------------------------------------------------------------
- */
+/* ---- Text --------------------------------------------------------------------------------- */
 
 static bool recase(struct mx_jrun *r, const struct mx_jval *self, enum mx_jcase how,
                    struct mx_jval *out)
@@ -263,8 +262,7 @@ static bool f_wordcount(struct mx_jrun *r, const struct mx_jval *self, const str
     return true;
 }
 
-/* ---- urlencode ----------------------------------------------------------------------------------
- */
+/* ---- urlencode ---------------------------------------------------------------------------- */
 
 /* `query`: spaces become + and slashes are escaped. */
 static bool quote(struct mx_jrun *r, struct mx_jout *o, const struct mx_jval *v, bool query)
@@ -328,8 +326,7 @@ static bool f_urlencode(struct mx_jrun *r, const struct mx_jval *self, const str
     return mx_jout_str(r, &o, out);
 }
 
-/* ---- Numbers ------------------------------------------------------------------------------------
- */
+/* ---- Numbers ------------------------------------------------------------------------------ */
 
 static bool f_abs(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                   struct mx_jval *out)
@@ -463,8 +460,7 @@ static bool f_round(struct mx_jrun *r, const struct mx_jval *self, const struct 
     return true;
 }
 
-/* ---- Defaults and attributes --------------------------------------------------------------------
- */
+/* ---- Defaults and attributes -------------------------------------------------------------- */
 
 static bool f_default(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                       struct mx_jval *out)
@@ -497,8 +493,7 @@ static bool f_attr(struct mx_jrun *r, const struct mx_jval *self, const struct m
     return true;
 }
 
-/* ---- Sequences ----------------------------------------------------------------------------------
- */
+/* ---- Sequences ---------------------------------------------------------------------------- */
 
 static bool f_length(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                      struct mx_jval *out)
@@ -699,8 +694,7 @@ static bool f_slice(struct mx_jrun *r, const struct mx_jval *self, const struct 
     return gen(cols, out);
 }
 
-/* ---- Ordering -----------------------------------------------------------------------------------
- */
+/* ---- Ordering ----------------------------------------------------------------------------- */
 
 /* Strings lowered unless case counts. */
 static bool fold(struct mx_jrun *r, const struct mx_jval *v, bool case_sensitive,
@@ -947,8 +941,7 @@ static bool f_items(struct mx_jrun *r, const struct mx_jval *self, const struct 
     return gen(l, out);
 }
 
-/* ---- map, select, reject ------------------------------------------------------------------------
- */
+/* ---- map, select, reject ------------------------------------------------------------------ */
 
 static struct mx_jargs rest_of(const struct mx_jargs *a, size_t used)
 {
@@ -1077,8 +1070,7 @@ static bool f_rejectattr(struct mx_jrun *r, const struct mx_jval *self, const st
     return pick(r, self, a, true, false, out);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------
- */
+/* ---- JSON --------------------------------------------------------------------------------- */
 
 /* separators=(item, key) */
 static bool separators(struct mx_jrun *r, const struct mx_jval *v, struct mx_jjson_style *st)
@@ -1135,8 +1127,7 @@ static bool f_from_json(struct mx_jrun *r, const struct mx_jval *self, const str
     return ok;
 }
 
-/* ---- Table --------------------------------------------------------------------------------------
- */
+/* ---- Table -------------------------------------------------------------------------------- */
 
 static const struct mx_jdef filters[] = {
     {"abs", f_abs, false},

@@ -26,8 +26,7 @@ struct spec {
     int64_t width, prec; /* prec -1: not given */
 };
 
-/* ---- Specification ------------------------------------------------------------------------------
- */
+/* ---- Specification ------------------------------------------------------------------------ */
 
 static bool is_align(char c)
 {
@@ -84,8 +83,7 @@ static bool parse_spec(struct format *f, const char *s, size_t n, struct spec *s
     return at == n || mx_jfail(f->r, "invalid format specifier");
 }
 
-/* ---- Writing ------------------------------------------------------------------------------------
- */
+/* ---- Writing ------------------------------------------------------------------------------ */
 
 static bool put_fill(struct format *f, const struct spec *sp, int64_t n)
 {
@@ -240,8 +238,7 @@ static bool format_value(struct format *f, const struct mx_jval *v, const char *
                     mx_jtype_name(v));
 }
 
-/* ---- Fields -------------------------------------------------------------------------------------
- */
+/* ---- Fields ------------------------------------------------------------------------------- */
 
 static bool positional(struct format *f, size_t i, struct mx_jval *out)
 {

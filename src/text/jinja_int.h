@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- Limits that are properties of the language rather than of a render ---------------------- */
+/* ---- Limits that are properties of the language rather than of a render ------------------- */
 
 enum {
     MX_J_MAX_SOURCE = 4 << 20,
@@ -37,8 +37,7 @@ enum {
     MX_J_DEPTH_PER_CALL = 10, /* nested evaluations allowed per unit of max_depth */
 };
 
-/* ---- Values -----------------------------------------------------------------------------------
- */
+/* ---- Values ------------------------------------------------------------------------------- */
 
 enum mx_jtype {
     MX_J_MISSING = 0, /* an argument or variable that is not there; never visible to a template */
@@ -154,8 +153,7 @@ struct mx_jjoiner {
     bool used;
 };
 
-/* ---- Calls ------------------------------------------------------------------------------------
- */
+/* ---- Calls -------------------------------------------------------------------------------- */
 
 struct mx_jrun;
 
@@ -186,8 +184,7 @@ struct mx_jtestdef {
     mx_jtestfn *fn;
 };
 
-/* ---- Syntax tree ------------------------------------------------------------------------------
- */
+/* ---- Syntax tree -------------------------------------------------------------------------- */
 
 enum mx_jkind {
     /* expressions */
@@ -358,8 +355,7 @@ struct mx_jinja {
     int id_loop, id_caller, id_varargs, id_kwargs;
 };
 
-/* ---- Lexer ------------------------------------------------------------------------------------
- */
+/* ---- Lexer -------------------------------------------------------------------------------- */
 
 enum mx_jtok {
     MX_JT_EOF,
@@ -434,14 +430,12 @@ const char *mx_jtok_name(enum mx_jtok t);
 bool mx_jsyntax(mtplx_error *err, const char *name, int line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* ---- Parser -----------------------------------------------------------------------------------
- */
+/* ---- Parser ------------------------------------------------------------------------------- */
 
 /* Fills j->body and the names from j->src. */
 bool mx_jparse(struct mx_jinja *j, mtplx_error *err);
 
-/* ---- Run state --------------------------------------------------------------------------------
- */
+/* ---- Run state ---------------------------------------------------------------------------- */
 
 struct mx_jvar {
     int id;
@@ -491,8 +485,7 @@ struct mx_jrun {
     int64_t now;
 };
 
-/* ---- jinja_value.c: construction, JSON, comparison --------------------------------------------
- */
+/* ---- jinja_value.c: construction, JSON, comparison ---------------------------------------- */
 
 /* Writes "NAME line N: ..." and returns false. */
 bool mx_jfail(struct mx_jrun *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -601,8 +594,7 @@ bool mx_jas_int(const struct mx_jval *v, int64_t *out);
 /* True for int, bool and float. */
 bool mx_jas_float(const struct mx_jval *v, double *out);
 
-/* ---- jinja_ops.c: operators, attributes, subscripts -------------------------------------------
- */
+/* ---- jinja_ops.c: operators, attributes, subscripts --------------------------------------- */
 
 bool mx_jarith(struct mx_jrun *r, enum mx_jop op, const struct mx_jval *a, const struct mx_jval *b,
                struct mx_jval *out);
@@ -628,8 +620,7 @@ bool mx_jslice(struct mx_jrun *r, const struct mx_jval *obj, const struct mx_jva
 bool mx_jgetpath(struct mx_jrun *r, const struct mx_jval *obj, const struct mx_jval *path,
                  const struct mx_jval *otherwise, struct mx_jval *out);
 
-/* ---- jinja_print.c ----------------------------------------------------------------------------
- */
+/* ---- jinja_print.c ------------------------------------------------------------------------ */
 
 bool mx_jput(struct mx_jrun *r, struct mx_jout *o, const char *p, size_t n);
 bool mx_jputs(struct mx_jrun *r, struct mx_jout *o, const char *s);
@@ -661,8 +652,7 @@ bool mx_jpercent(struct mx_jrun *r, const struct mx_jstr *fmt, const struct mx_j
 /* HTML escaping of & < > ' " */
 bool mx_jescape(struct mx_jrun *r, const struct mx_jval *v, struct mx_jval *out);
 
-/* ---- jinja_eval.c and jinja_exec.c ------------------------------------------------------------
- */
+/* ---- jinja_eval.c and jinja_exec.c -------------------------------------------------------- */
 
 bool mx_jeval(struct mx_jrun *r, struct mx_jscope *sc, const struct mx_jnode *n,
               struct mx_jval *out);
@@ -721,8 +711,7 @@ bool mx_jword_cp(uint32_t cp);
 /* Python's int(text, base); *ok is false when the text is no integer. */
 bool mx_jparse_int(struct mx_jrun *r, const struct mx_jstr *s, int base, int64_t *out, bool *ok);
 
-/* ---- jinja_filters.c, jinja_methods.c, jinja_format.c, jinja_builtins.c ------------------------
- */
+/* ---- jinja_filters.c, jinja_methods.c, jinja_format.c, jinja_builtins.c ------------------- */
 
 const struct mx_jdef *mx_jfind_filter(const struct mx_jstr *name);
 const struct mx_jtestdef *mx_jfind_test(const struct mx_jstr *name);

@@ -89,8 +89,7 @@ const char *mx_jtok_name(enum mx_jtok t)
     return tok_names[t];
 }
 
-/* ---- Whitespace --------------------------------------------------------------------------------
- */
+/* ---- Whitespace --------------------------------------------------------------------------- */
 
 bool mx_jspace_cp(uint32_t cp)
 {
@@ -126,8 +125,7 @@ static size_t rstrip(const char *p, size_t n)
     return n;
 }
 
-/* ---- Moving through the source ------------------------------------------------------------------
- */
+/* ---- Moving through the source ------------------------------------------------------------ */
 
 static int count_lines(const char *p, size_t n)
 {
@@ -213,8 +211,7 @@ static void push_text(struct mx_jlexer *l, size_t to, size_t at)
     advance(l, at);
 }
 
-/* ---- Root state ---------------------------------------------------------------------------------
- */
+/* ---- Root state --------------------------------------------------------------------------- */
 
 /* Position of the next "{{", "{%" or "{#", or len. */
 static size_t find_tag(const struct mx_jlexer *l)
@@ -337,8 +334,7 @@ static bool lex_root(struct mx_jlexer *l)
     return true;
 }
 
-/* ---- Literals -----------------------------------------------------------------------------------
- */
+/* ---- Literals ----------------------------------------------------------------------------- */
 
 static bool is_digit(char c)
 {
@@ -556,8 +552,7 @@ static struct mx_jtoken lex_name(struct mx_jlexer *l)
     return t;
 }
 
-/* ---- Operators and the inside of tags -----------------------------------------------------------
- */
+/* ---- Operators and the inside of tags ----------------------------------------------------- */
 
 static const struct {
     char text[3];

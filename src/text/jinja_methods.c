@@ -10,8 +10,7 @@ static const struct mx_jstr *str(const struct mx_jval *self)
     return self->u.s;
 }
 
-/* ---- str: whitespace, case, padding -------------------------------------------------------------
- */
+/* ---- str: whitespace, case, padding ------------------------------------------------------- */
 
 static bool strip_sides(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                         bool left, bool right, struct mx_jval *out)
@@ -122,8 +121,7 @@ static bool m_zfill(struct mx_jrun *r, const struct mx_jval *self, const struct 
            mx_jput(r, &o, s->p + sign, s->len - sign) && mx_jout_str(r, &o, out);
 }
 
-/* ---- str: splitting and joining -----------------------------------------------------------------
- */
+/* ---- str: splitting and joining ----------------------------------------------------------- */
 
 static bool split(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                   bool from_right, struct mx_jval *out)
@@ -208,8 +206,7 @@ static bool m_rpartition(struct mx_jrun *r, const struct mx_jval *self, const st
     return partition(r, self, a, true, out);
 }
 
-/* ---- str: searching -----------------------------------------------------------------------------
- */
+/* ---- str: searching ----------------------------------------------------------------------- */
 
 /* Python's start and end arguments (code points, negative from the end) as byte offsets. */
 static bool window(struct mx_jrun *r, const struct mx_jstr *s, const struct mx_jval *start,
@@ -407,8 +404,7 @@ static bool m_replace(struct mx_jrun *r, const struct mx_jval *self, const struc
     return mx_jreplace(r, str(self), from, to, count, out);
 }
 
-/* ---- str: classes -------------------------------------------------------------------------------
- */
+/* ---- str: classes ------------------------------------------------------------------------- */
 
 static bool class_test(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                        enum mx_jclass c, struct mx_jval *out)
@@ -433,8 +429,7 @@ CLASS_METHOD(m_isupper, MX_JCL_UPPER)
 CLASS_METHOD(m_islower, MX_JCL_LOWER)
 CLASS_METHOD(m_isascii, MX_JCL_ASCII)
 
-/* ---- dict ---------------------------------------------------------------------------------------
- */
+/* ---- dict --------------------------------------------------------------------------------- */
 
 static bool view(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a, char kind,
                  struct mx_jval *out)
@@ -492,8 +487,7 @@ static bool m_copy(struct mx_jrun *r, const struct mx_jval *self, const struct m
     return no_arguments(r, "copy", a);
 }
 
-/* ---- list and tuple -----------------------------------------------------------------------------
- */
+/* ---- list and tuple ----------------------------------------------------------------------- */
 
 /* Counts equal elements; *first is the index of the first, or -1. */
 static bool tally(struct mx_jrun *r, const char *what, const struct mx_jval *self,
@@ -534,8 +528,7 @@ static bool m_list_index(struct mx_jrun *r, const struct mx_jval *self, const st
     return count > 0 || mx_jfail(r, "value is not in the %s", mx_jtype_name(self));
 }
 
-/* ---- cycler -------------------------------------------------------------------------------------
- */
+/* ---- cycler ------------------------------------------------------------------------------- */
 
 static bool m_next(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                    struct mx_jval *out)
@@ -554,8 +547,7 @@ static bool m_reset(struct mx_jrun *r, const struct mx_jval *self, const struct 
     return no_arguments(r, "reset", a);
 }
 
-/* ---- loop ---------------------------------------------------------------------------------------
- */
+/* ---- loop --------------------------------------------------------------------------------- */
 
 static bool m_cycle(struct mx_jrun *r, const struct mx_jval *self, const struct mx_jargs *a,
                     struct mx_jval *out)
@@ -581,8 +573,7 @@ static bool m_changed(struct mx_jrun *r, const struct mx_jval *self, const struc
     return true;
 }
 
-/* ---- Tables -------------------------------------------------------------------------------------
- */
+/* ---- Tables ------------------------------------------------------------------------------- */
 
 static const struct mx_jdef str_methods[] = {
     {"capitalize", m_capitalize, true},

@@ -6,8 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Arithmetic ---------------------------------------------------------------------------------
- */
+/* ---- Arithmetic --------------------------------------------------------------------------- */
 
 static const char *op_name(enum mx_jop op)
 {
@@ -258,8 +257,7 @@ bool mx_jnegate(struct mx_jrun *r, const struct mx_jval *a, bool minus, struct m
     return mx_jfail(r, "bad operand type for unary %c: '%s'", minus ? '-' : '+', mx_jtype_name(a));
 }
 
-/* ---- Relations ----------------------------------------------------------------------------------
- */
+/* ---- Relations ---------------------------------------------------------------------------- */
 
 bool mx_jrelation(struct mx_jrun *r, enum mx_jop op, const struct mx_jval *a,
                   const struct mx_jval *b, bool *out)
@@ -345,8 +343,7 @@ bool mx_jcontains(struct mx_jrun *r, const struct mx_jval *item, const struct mx
     return true;
 }
 
-/* ---- Attributes and subscripts ------------------------------------------------------------------
- */
+/* ---- Attributes and subscripts ------------------------------------------------------------ */
 
 static bool bind_method(struct mx_jrun *r, const struct mx_jval *obj, const struct mx_jdef *def,
                         struct mx_jval *out)
@@ -473,8 +470,7 @@ bool mx_jgetitem(struct mx_jrun *r, const struct mx_jval *obj, const struct mx_j
     return no_element(r, obj, key, out);
 }
 
-/* ---- Slices -------------------------------------------------------------------------------------
- */
+/* ---- Slices ------------------------------------------------------------------------------- */
 
 struct bounds {
     int64_t start, stop, step;
@@ -584,8 +580,7 @@ bool mx_jslice(struct mx_jrun *r, const struct mx_jval *obj, const struct mx_jva
                                    : slice_list(r, obj, &b, out);
 }
 
-/* ---- Paths --------------------------------------------------------------------------------------
- */
+/* ---- Paths -------------------------------------------------------------------------------- */
 
 /* One step of a path: digits index a sequence, everything else is a key. */
 static bool path_step(struct mx_jrun *r, const struct mx_jval *obj, const struct mx_jstr *path,

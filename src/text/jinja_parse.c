@@ -34,8 +34,7 @@ struct parser {
     size_t names_cap;
 };
 
-/* ---- Tokens, errors, memory ---------------------------------------------------------------------
- */
+/* ---- Tokens, errors, memory --------------------------------------------------------------- */
 
 static void *nomem(struct parser *p)
 {
@@ -209,8 +208,7 @@ static const struct mx_jstr *text(struct parser *p, const char *s, size_t len)
     return t;
 }
 
-/* ---- Variable names -----------------------------------------------------------------------------
- */
+/* ---- Variable names ----------------------------------------------------------------------- */
 
 static size_t hash_name(const char *s, size_t n)
 {
@@ -287,8 +285,7 @@ static bool reserved(const struct parser *p)
     return false;
 }
 
-/* ---- Primary expressions ------------------------------------------------------------------------
- */
+/* ---- Primary expressions ------------------------------------------------------------------ */
 
 static struct mx_jnode *expression(struct parser *p);
 static struct mx_jnode *unary(struct parser *p, bool with_filter);
@@ -416,8 +413,7 @@ static struct mx_jnode *primary(struct parser *p)
     }
 }
 
-/* ---- Calls, attributes, subscripts, filters, tests ----------------------------------------------
- */
+/* ---- Calls, attributes, subscripts, filters, tests ---------------------------------------- */
 
 static bool push_arg(struct parser *p, struct mx_jarglist *l, struct mx_jarg a)
 {
@@ -651,8 +647,7 @@ static struct mx_jnode *filters_and_tests(struct parser *p, struct mx_jnode *n)
     return NULL;
 }
 
-/* ---- Operators ----------------------------------------------------------------------------------
- */
+/* ---- Operators ---------------------------------------------------------------------------- */
 
 static struct mx_jnode *unary(struct parser *p, bool with_filter)
 {
@@ -875,8 +870,7 @@ static struct mx_jnode *tuple(struct parser *p, bool conditional_allowed, const 
     return all;
 }
 
-/* ---- Assignment targets -------------------------------------------------------------------------
- */
+/* ---- Assignment targets ------------------------------------------------------------------- */
 
 static struct mx_jnode *target_item(struct parser *p, bool with_namespace);
 
@@ -930,8 +924,7 @@ static struct mx_jnode *target_item(struct parser *p, bool with_namespace)
     return with_namespace && at(p, MX_JT_DOT) ? namespace_ref(p, n) : n;
 }
 
-/* ---- Statements ---------------------------------------------------------------------------------
- */
+/* ---- Statements --------------------------------------------------------------------------- */
 
 static bool body(struct parser *p, const char *const *ends, struct mx_jnodes *out);
 

@@ -13,8 +13,7 @@
 
 #include <utf8proc.h>
 
-/* ---- Output -------------------------------------------------------------------------------------
- */
+/* ---- Output ------------------------------------------------------------------------------- */
 
 static bool grow(struct mx_jrun *r, struct mx_jout *o, size_t n)
 {
@@ -93,8 +92,7 @@ bool mx_jout_str(struct mx_jrun *r, struct mx_jout *o, struct mx_jval *out)
     return mx_jstr_view(r, o->p ? o->p : "", o->len, out);
 }
 
-/* ---- Floats -------------------------------------------------------------------------------------
- */
+/* ---- Floats ------------------------------------------------------------------------------- */
 
 /* Shortest digits that read back as f > 0, and the decimal exponent of the first one. Fifteen
  * digits identify any decimal of at most fifteen, so shorter ones only need their zeros removed;
@@ -212,8 +210,7 @@ static bool put_int(struct mx_jrun *r, struct mx_jout *o, int64_t i)
     return mx_jput(r, o, buf, (size_t)snprintf(buf, sizeof buf, "%" PRId64, i));
 }
 
-/* ---- repr ---------------------------------------------------------------------------------------
- */
+/* ---- repr --------------------------------------------------------------------------------- */
 
 /* Python's str.isprintable() for one code point. */
 static bool printable(uint32_t cp)
@@ -379,8 +376,7 @@ bool mx_jto_str(struct mx_jrun *r, const struct mx_jval *v, struct mx_jval *out)
     return mx_jprint(r, &o, v) && mx_jout_str(r, &o, out);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------
- */
+/* ---- JSON --------------------------------------------------------------------------------- */
 
 static bool json_cp(struct mx_jrun *r, struct mx_jout *o, uint32_t cp, bool ascii)
 {
@@ -530,8 +526,7 @@ bool mx_jdumps(struct mx_jrun *r, struct mx_jout *o, const struct mx_jval *v,
     return json_value(r, o, v, style, 0);
 }
 
-/* ---- Percent formatting -------------------------------------------------------------------------
- */
+/* ---- Percent formatting ------------------------------------------------------------------- */
 
 struct spec {
     bool minus, plus, space, zero, alt;
@@ -789,8 +784,7 @@ bool mx_jpercent(struct mx_jrun *r, const struct mx_jstr *fmt, const struct mx_j
     return mx_jout_str(r, &f.out, out);
 }
 
-/* ---- HTML ---------------------------------------------------------------------------------------
- */
+/* ---- HTML --------------------------------------------------------------------------------- */
 
 bool mx_jescape(struct mx_jrun *r, const struct mx_jval *v, struct mx_jval *out)
 {

@@ -26,8 +26,7 @@ static size_t cp_start_before(const struct mx_jstr *s, size_t at)
     return at;
 }
 
-/* ---- Strip --------------------------------------------------------------------------------------
- */
+/* ---- Strip -------------------------------------------------------------------------------- */
 
 /* Is the code point in bytes [from, to) of s one to strip? */
 static bool strips(const struct mx_jstr *s, size_t from, size_t to, const struct mx_jstr *chars)
@@ -63,8 +62,7 @@ bool mx_jstrip(struct mx_jrun *r, const struct mx_jstr *s, const struct mx_jval 
     return mx_jstr_sub(r, s, from, to, out);
 }
 
-/* ---- Case ---------------------------------------------------------------------------------------
- */
+/* ---- Case --------------------------------------------------------------------------------- */
 
 static bool put_upper(struct mx_jrun *r, struct mx_jout *o, uint32_t cp)
 {
@@ -134,8 +132,7 @@ bool mx_jrecase(struct mx_jrun *r, const struct mx_jstr *s, enum mx_jcase how, s
     return mx_jout_str(r, &o, out);
 }
 
-/* ---- Classes ------------------------------------------------------------------------------------
- */
+/* ---- Classes ------------------------------------------------------------------------------ */
 
 static bool is_letter(uint32_t cp)
 {
@@ -188,8 +185,7 @@ bool mx_jis_class(const struct mx_jstr *s, enum mx_jclass c)
     return any || c == MX_JCL_ASCII;
 }
 
-/* ---- Search and replace -------------------------------------------------------------------------
- */
+/* ---- Search and replace ------------------------------------------------------------------- */
 
 static bool find_last(struct mx_jrun *r, const struct mx_jstr *s, const struct mx_jstr *sub,
                       size_t from, size_t to, int64_t *out)
@@ -268,8 +264,7 @@ bool mx_jreplace(struct mx_jrun *r, const struct mx_jstr *s, const struct mx_jst
     return mx_jput(r, &o, s->p + at, s->len - at) && mx_jout_str(r, &o, out);
 }
 
-/* ---- Padding ------------------------------------------------------------------------------------
- */
+/* ---- Padding ------------------------------------------------------------------------------ */
 
 static bool put_fill(struct mx_jrun *r, struct mx_jout *o, const struct mx_jstr *fill, int64_t n)
 {
@@ -302,8 +297,7 @@ bool mx_jpad(struct mx_jrun *r, const struct mx_jstr *s, int64_t width, enum mx_
            put_fill(r, &o, f, pad - left) && mx_jout_str(r, &o, out);
 }
 
-/* ---- Splitting and joining ----------------------------------------------------------------------
- */
+/* ---- Splitting and joining ---------------------------------------------------------------- */
 
 static bool push_sub(struct mx_jrun *r, struct mx_jlist *out, const struct mx_jstr *s, size_t from,
                      size_t to)
@@ -442,8 +436,7 @@ bool mx_jjoin(struct mx_jrun *r, const struct mx_jstr *sep, const struct mx_jval
     return mx_jout_str(r, &o, out);
 }
 
-/* ---- Numbers ------------------------------------------------------------------------------------
- */
+/* ---- Numbers ------------------------------------------------------------------------------ */
 
 static int digit_value(char c)
 {

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Errors and budgets -------------------------------------------------------------------------
- */
+/* ---- Errors and budgets ------------------------------------------------------------------- */
 
 static bool fail_with(struct mx_jrun *r, mtplx_status status, const char *fmt, va_list ap)
 {
@@ -100,8 +99,7 @@ void *mx_jalloc(struct mx_jrun *r, size_t n, size_t size)
     return p;
 }
 
-/* ---- Strings ------------------------------------------------------------------------------------
- */
+/* ---- Strings ------------------------------------------------------------------------------ */
 
 bool mx_jascii(const char *p, size_t len)
 {
@@ -235,8 +233,7 @@ size_t mx_jstr_offset(const struct mx_jstr *s, size_t k)
     return at;
 }
 
-/* ---- Lists --------------------------------------------------------------------------------------
- */
+/* ---- Lists -------------------------------------------------------------------------------- */
 
 struct mx_jlist *mx_jlist_new(struct mx_jrun *r, size_t cap)
 {
@@ -281,8 +278,7 @@ bool mx_jtuple(struct mx_jrun *r, const struct mx_jval *v, size_t n, struct mx_j
     return true;
 }
 
-/* ---- Dicts --------------------------------------------------------------------------------------
- */
+/* ---- Dicts -------------------------------------------------------------------------------- */
 
 enum { SMALL_DICT = 8 }; /* up to here a linear scan beats an index */
 
@@ -483,8 +479,7 @@ bool mx_jdict_get_str(struct mx_jrun *r, const struct mx_jdict *d, const struct 
     return mx_jdict_get(r, d, &k, out);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------------
- */
+/* ---- JSON --------------------------------------------------------------------------------- */
 
 static bool from_text(struct mx_jrun *r, const char *p, size_t n, bool copy, struct mx_jval *out)
 {
@@ -549,8 +544,7 @@ bool mx_jfrom_json(struct mx_jrun *r, const json_t *json, bool copy, struct mx_j
     return ok;
 }
 
-/* ---- Properties ---------------------------------------------------------------------------------
- */
+/* ---- Properties --------------------------------------------------------------------------- */
 
 const char *mx_jtype_name(const struct mx_jval *v)
 {
@@ -634,8 +628,7 @@ bool mx_jlength(struct mx_jrun *r, const struct mx_jval *v, size_t *out)
     }
 }
 
-/* ---- Equality and order -------------------------------------------------------------------------
- */
+/* ---- Equality and order ------------------------------------------------------------------- */
 
 /* Exact comparison of an integer with a float, as Python does it (no rounding of the integer). */
 static int compare_int_float(int64_t i, double f)
@@ -819,8 +812,7 @@ bool mx_jsort(struct mx_jrun *r, struct mx_jkeyed *a, size_t n, bool reverse)
     return true;
 }
 
-/* ---- Iteration ----------------------------------------------------------------------------------
- */
+/* ---- Iteration ---------------------------------------------------------------------------- */
 
 bool mx_jiterable(const struct mx_jval *v)
 {

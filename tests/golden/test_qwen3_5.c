@@ -268,8 +268,7 @@ static void test_mlx_mixed(void **state)
     run_fixture("qwen3_5_text_mlx_mixed", true);
 }
 
-/* ---- Row invariance ---------------------------------------------------------------------------
- */
+/* ---- Row invariance ----------------------------------------------------------------------- */
 
 /* The long case in chunks of every size: logits of the last row equal the one-pass ones bit for
  * bit, and so do the MTP logits that follow. */

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-/* ---- Errors -------------------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------- */
 
 static void error_formats_and_prefixes(void **state)
 {
@@ -71,7 +71,7 @@ static void status_names(void **state)
     mtplx_free(NULL);
 }
 
-/* ---- Arena and strings --------------------------------------------------------------------- */
+/* ---- Arena and strings -------------------------------------------------------------------- */
 
 static void arena_is_zeroed_and_aligned(void **state)
 {
@@ -151,7 +151,7 @@ static void strbuf_grows_and_bounds(void **state)
     mx_strbuf_free(&b);
 }
 
-/* ---- Files --------------------------------------------------------------------------------- */
+/* ---- Files -------------------------------------------------------------------------------- */
 
 static char tmp[] = "/tmp/mtplx-base-XXXXXX";
 
@@ -263,7 +263,7 @@ static void paths(void **state)
     free(dir);
 }
 
-/* ---- UTF-8 --------------------------------------------------------------------------------- */
+/* ---- UTF-8 -------------------------------------------------------------------------------- */
 
 static void utf8_round_trips_every_code_point(void **state)
 {
@@ -320,7 +320,7 @@ static void utf8_complete_prefix(void **state)
     assert_int_equal(mx_utf8_complete_prefix("\xc3\xa4\xc3", 3), 2);
 }
 
-/* ---- Numbers ------------------------------------------------------------------------------- */
+/* ---- Numbers ------------------------------------------------------------------------------ */
 
 static void philox_known_answers(void **state)
 {

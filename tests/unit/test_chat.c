@@ -11,8 +11,7 @@
 
 #include <cmocka.h>
 
-/* ---- Helpers ------------------------------------------------------------------------------------
- */
+/* ---- Helpers ------------------------------------------------------------------------------ */
 
 static void source_path(char *out, size_t size, const char *name)
 {
@@ -119,8 +118,7 @@ static void check_error(const struct mx_chat *c, const char *messages, const cha
     mx_strbuf_free(&out);
 }
 
-/* ---- The nano model -----------------------------------------------------------------------------
- */
+/* ---- The nano model ----------------------------------------------------------------------- */
 
 /* Members of a golden case that are not part of the request proper are extra variables. */
 static json_t *extra_variables(json_t *c)
@@ -172,8 +170,7 @@ static void golden_conversations(void **state)
     mx_chat_free(chat);
 }
 
-/* ---- Where the template comes from --------------------------------------------------------------
- */
+/* ---- Where the template comes from -------------------------------------------------------- */
 
 static const char hi[] = "[{\"role\":\"user\",\"content\":\"hi\"}]";
 
@@ -280,8 +277,7 @@ static void broken_files(void **state)
     check_open_error("special_tokens_map.json", "nonsense", "special_tokens_map.json line 1");
 }
 
-/* ---- Requests -----------------------------------------------------------------------------------
- */
+/* ---- Requests ----------------------------------------------------------------------------- */
 
 static void requests_are_checked(void **state)
 {
@@ -349,8 +345,7 @@ static void the_templates_own_refusal(void **state)
     mx_chat_free(c);
 }
 
-/* ---- Adaptations --------------------------------------------------------------------------------
- */
+/* ---- Adaptations -------------------------------------------------------------------------- */
 
 #define CALLS(args)                                                                                \
     "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"function\":"        \

@@ -107,7 +107,7 @@ static int value(const struct mx_checkpoint *ck, const char *name)
     return t ? *(const uint8_t *)t->data : -1;
 }
 
-/* ---- Layouts ------------------------------------------------------------------------------- */
+/* ---- Layouts ------------------------------------------------------------------------------ */
 
 static void opens_the_embedded_model(void **state)
 {
@@ -256,7 +256,7 @@ static void symbolic_links_are_one_file(void **state)
     free(link_path);
 }
 
-/* ---- Errors -------------------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------- */
 
 static void refuses_missing_pieces(void **state)
 {

@@ -12,8 +12,7 @@
 
 #include <cmocka.h>
 
-/* ---- Helpers ------------------------------------------------------------------------------------
- */
+/* ---- Helpers ------------------------------------------------------------------------------ */
 
 static json_t *load(const char *name)
 {
@@ -83,8 +82,7 @@ static char *nested(const char *a, const char *middle, const char *b, size_t n)
     return s;
 }
 
-/* ---- Golden cases -------------------------------------------------------------------------------
- */
+/* ---- Golden cases ------------------------------------------------------------------------- */
 
 static void golden_case(const json_t *c, const json_t *globals)
 {
@@ -124,8 +122,7 @@ static void golden_cases_agree_with_jinja2(void **state)
     json_decref(golden);
 }
 
-/* ---- Language -----------------------------------------------------------------------------------
- */
+/* ---- Language ----------------------------------------------------------------------------- */
 
 static void strings_are_code_points(void **state)
 {
@@ -213,8 +210,7 @@ static void time_is_the_given_one(void **state)
           "2023-11-14 22:13:20||");
 }
 
-/* ---- Errors -------------------------------------------------------------------------------------
- */
+/* ---- Errors ------------------------------------------------------------------------------- */
 
 static void errors_name_the_line(void **state)
 {
@@ -287,8 +283,7 @@ static void bad_sources_are_refused(void **state)
     assert_null(mx_jinja_parse("{{", 2, "t", NULL));
 }
 
-/* ---- Limits -------------------------------------------------------------------------------------
- */
+/* ---- Limits ------------------------------------------------------------------------------- */
 
 static void work_is_bounded(void **state)
 {
@@ -475,8 +470,7 @@ static void growing_a_string_is_linear(void **state)
     mx_strbuf_free(&out);
 }
 
-/* ---- Threads ------------------------------------------------------------------------------------
- */
+/* ---- Threads ------------------------------------------------------------------------------ */
 
 static void *render_in_thread(void *arg)
 {

@@ -39,7 +39,7 @@ static float gauss(uint64_t *at)
     return (float)s;
 }
 
-/* ---- Packing ------------------------------------------------------------------------------- */
+/* ---- Packing ------------------------------------------------------------------------------ */
 
 static void check_says_why(void **state)
 {
@@ -121,7 +121,7 @@ static void dequantise_follows_the_formula(void **state)
     }
 }
 
-/* ---- Quantiser ----------------------------------------------------------------------------- */
+/* ---- Quantiser ---------------------------------------------------------------------------- */
 
 static float stored(enum mx_dtype t, float v)
 {
@@ -309,7 +309,7 @@ static void quantiser_survives_hostile_values(void **state)
     }
 }
 
-/* ---- Reference checkpoints ----------------------------------------------------------------- */
+/* ---- Reference checkpoints ---------------------------------------------------------------- */
 
 static char *fixture(const char *name)
 {

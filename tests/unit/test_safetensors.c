@@ -72,7 +72,7 @@ static void expect_error(const char *header, size_t section, mtplx_status status
 #define X(fields) "{\"x\":{" fields "}}"
 #define OFF(a, b) "\"data_offsets\":[" #a "," #b "]"
 
-/* ---- Well-formed --------------------------------------------------------------------------- */
+/* ---- Well-formed -------------------------------------------------------------------------- */
 
 static void reads_reference_files(void **state)
 {
@@ -210,7 +210,7 @@ static void keeps_odd_tensors(void **state)
     }
 }
 
-/* ---- Malformed ----------------------------------------------------------------------------- */
+/* ---- Malformed ---------------------------------------------------------------------------- */
 
 static void refuses_bad_lengths(void **state)
 {
@@ -427,7 +427,7 @@ static void large_headers(void **state)
     free(h);
 }
 
-/* ---- Writing ------------------------------------------------------------------------------- */
+/* ---- Writing ------------------------------------------------------------------------------ */
 
 static char tmp[] = "/tmp/mtplx-st-XXXXXX";
 
