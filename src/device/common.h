@@ -1,5 +1,5 @@
 /* What the host-memory devices (ref and cpu) share: memory ops, weight checks, KV addressing, the
- * row-to-sequence lookup and the split of a product group into tiles. */
+ * row-to-sequence lookup, the split of a product group into tiles, and the layout of a tape row. */
 #ifndef MX_DEVICE_COMMON_H
 #define MX_DEVICE_COMMON_H
 
@@ -71,6 +71,21 @@ static inline const struct mx_matmul *mx_matmul_tile(const struct mx_matmul *m, 
     }
     *first = tile * rows;
     return m;
+}
+
+/* A view of one row of a layer's tape (device.h, Gated DeltaNet). */
+struct mx_gdn_tape_row {
+    float *inputs, *k, *delta, *alpha;
+};
+static inline struct mx_gdn_tape_row mx_gdn_tape_at(const struct mx_gdn_layout *l,
+                                                    const float *tape, int layer, int row)
+{
+    float *p = (float *)tape + ((int64_t)layer * l->tape_rows + row) * mx_gdn_tape_floats(l);
+    struct mx_gdn_tape_row t = {.inputs = p};
+    t.k = t.inputs + mx_gdn_conv_dim(l);
+    t.delta = t.k + (int64_t)l->key_heads * l->dk;
+    t.alpha = t.delta + (int64_t)l->value_heads * l->dv;
+    return t;
 }
 
 #endif

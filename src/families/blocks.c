@@ -29,6 +29,27 @@ void mx_linear_apply(struct mx_device *d, const struct mx_product *p, int count,
     }
 }
 
+/* The matrices of a block, "<prefix><module>.<name>.weight" each. */
+struct matrix {
+    const char *name;
+    int64_t out, in;
+    struct mx_linear *lin;
+};
+
+static mtplx_status load_matrices(struct mx_loader *l, const char *prefix, const char *module,
+                                  const struct matrix *mats, size_t count, mtplx_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        char name[MX_NAME_MAX];
+        snprintf(name, sizeof name, "%s.%s", module, mats[i].name);
+        mtplx_status st =
+            mx_load_linear(l, prefix, name, mats[i].out, mats[i].in, mats[i].lin, err);
+        if (st != MTPLX_OK)
+            return st;
+    }
+    return MTPLX_OK;
+}
+
 /* ---- Gated full attention ----------------------------------------------------------------- */
 
 void mx_attn_run(struct mx_device *d, const struct mx_attn_block *a, const struct mx_rope *rope,
@@ -80,25 +101,17 @@ mtplx_status mx_attn_load(struct mx_loader *l, const char *prefix, const char *m
 {
     char name[MX_NAME_MAX];
     int64_t kv_dim = (int64_t)kv_heads * head_dim;
-    const struct {
-        const char *name;
-        int64_t out, in;
-        struct mx_linear *lin;
-    } mats[] = {
+    const struct matrix mats[] = {
         {"q_proj", (int64_t)a->heads * a->q_stride, hidden, &a->q},
         {"k_proj", kv_dim, hidden, &a->k},
         {"v_proj", kv_dim, hidden, &a->v},
         {"o_proj", hidden, (int64_t)a->heads * head_dim, &a->o},
     };
-    for (size_t i = 0; i < sizeof mats / sizeof *mats; i++) {
-        snprintf(name, sizeof name, "%s.%s", module, mats[i].name);
-        mtplx_status st =
-            mx_load_linear(l, prefix, name, mats[i].out, mats[i].in, mats[i].lin, err);
-        if (st != MTPLX_OK)
-            return st;
-    }
+    mtplx_status st = load_matrices(l, prefix, module, mats, sizeof mats / sizeof *mats, err);
+    if (st != MTPLX_OK)
+        return st;
     snprintf(name, sizeof name, "%s.q_norm.weight", module);
-    mtplx_status st = mx_load_vector(l, prefix, name, head_dim, norm_add, &a->q_norm, err);
+    st = mx_load_vector(l, prefix, name, head_dim, norm_add, &a->q_norm, err);
     if (st != MTPLX_OK)
         return st;
     snprintf(name, sizeof name, "%s.k_norm.weight", module);
@@ -210,24 +223,16 @@ mtplx_status mx_gdn_load(struct mx_loader *l, const char *prefix, const char *mo
 {
     char name[MX_NAME_MAX];
     int64_t value_dim = (int64_t)lay->value_heads * lay->dv;
-    const struct {
-        const char *name;
-        int64_t out, in;
-        struct mx_linear *lin;
-    } mats[] = {
+    const struct matrix mats[] = {
         {"in_proj_qkv", mx_gdn_conv_dim(lay), hidden, &g->qkv},
         {"in_proj_z", value_dim, hidden, &g->z},
         {"in_proj_b", lay->value_heads, hidden, &g->b},
         {"in_proj_a", lay->value_heads, hidden, &g->a},
         {"out_proj", hidden, value_dim, &g->out},
     };
-    mtplx_status st;
-    for (size_t i = 0; i < sizeof mats / sizeof *mats; i++) {
-        snprintf(name, sizeof name, "%s.%s", module, mats[i].name);
-        st = mx_load_linear(l, prefix, name, mats[i].out, mats[i].in, mats[i].lin, err);
-        if (st != MTPLX_OK)
-            return st;
-    }
+    mtplx_status st = load_matrices(l, prefix, module, mats, sizeof mats / sizeof *mats, err);
+    if (st != MTPLX_OK)
+        return st;
     snprintf(name, sizeof name, "%s.conv1d.weight", module);
     if ((st = load_conv(l, prefix, name, lay, &g->conv, err)) != MTPLX_OK)
         return st;
@@ -257,22 +262,10 @@ void mx_mlp_run(struct mx_device *d, const struct mx_mlp_block *m, const float *
 mtplx_status mx_mlp_load(struct mx_loader *l, const char *prefix, const char *module, int hidden,
                          int ff, struct mx_mlp_block *m, mtplx_error *err)
 {
-    char name[MX_NAME_MAX];
-    const struct {
-        const char *name;
-        int64_t out, in;
-        struct mx_linear *lin;
-    } mats[] = {
+    const struct matrix mats[] = {
         {"gate_proj", ff, hidden, &m->gate},
         {"up_proj", ff, hidden, &m->up},
         {"down_proj", hidden, ff, &m->down},
     };
-    for (size_t i = 0; i < sizeof mats / sizeof *mats; i++) {
-        snprintf(name, sizeof name, "%s.%s", module, mats[i].name);
-        mtplx_status st =
-            mx_load_linear(l, prefix, name, mats[i].out, mats[i].in, mats[i].lin, err);
-        if (st != MTPLX_OK)
-            return st;
-    }
-    return MTPLX_OK;
+    return load_matrices(l, prefix, module, mats, sizeof mats / sizeof *mats, err);
 }

@@ -22,21 +22,6 @@
 
 _Static_assert(MAX_ROWS * 3 * MX_GDN_MAX_DIM <= MX_CPU_SCRATCH, "rows of one head fit the scratch");
 
-/* A view of one row of a layer's tape. */
-struct tape_row {
-    float *inputs, *k, *delta, *alpha;
-};
-
-static struct tape_row tape_at(const struct mx_gdn_layout *l, const float *tape, int layer, int row)
-{
-    float *p = (float *)tape + ((int64_t)layer * l->tape_rows + row) * mx_gdn_tape_floats(l);
-    struct tape_row t = {.inputs = p};
-    t.k = t.inputs + mx_gdn_conv_dim(l);
-    t.delta = t.k + (int64_t)l->key_heads * l->dk;
-    t.alpha = t.delta + (int64_t)l->value_heads * l->dv;
-    return t;
-}
-
 struct gdn_job {
     struct mx_cpu *cpu;
     const struct mx_gdn *a;
@@ -97,7 +82,7 @@ static void row_to_tape(const struct mx_gdn *a, const struct mx_seg *s, int t, i
                         const struct head_rows *hr)
 {
     const struct mx_gdn_layout *l = a->layout;
-    struct tape_row row = tape_at(l, s->tape, a->layer, t);
+    struct mx_gdn_tape_row row = mx_gdn_tape_at(l, s->tape, a->layer, t);
     int group = l->value_heads / l->key_heads;
     int first = l->tiled_heads ? hr->key_head : hr->key_head * group;
     if (hr->h == first)
@@ -161,7 +146,8 @@ static void finish_segment(void *arg, int task, int thread)
     const float *x = a->qkv + s->row0 * a->ldqkv;
     shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
     for (int t = 0; s->tape && t < s->rows; t++)
-        memcpy(tape_at(l, s->tape, a->layer, t).inputs, x + t * a->ldqkv, (size_t)dim * sizeof *x);
+        memcpy(mx_gdn_tape_at(l, s->tape, a->layer, t).inputs, x + t * a->ldqkv,
+               (size_t)dim * sizeof *x);
 }
 
 void mx_cpu_gated_delta(struct mx_device *d, const struct mx_gdn *a)
@@ -191,7 +177,7 @@ static void commit_head(void *arg, int task, int thread)
     int layer = task / l->value_heads, h = task % l->value_heads;
     float *state = job->slab + layer * mx_gdn_layer_floats(l) + mx_gdn_conv_floats(l) +
                    (int64_t)h * l->dk * l->dv;
-    struct tape_row row = tape_at(l, job->tape, layer, 0);
+    struct mx_gdn_tape_row row = mx_gdn_tape_at(l, job->tape, layer, 0);
     job->cpu->k->replay(state, l->dk, l->dv, job->keep,
                         row.k + (int64_t)mx_gdn_key_head(l, h) * l->dk,
                         row.delta + (int64_t)h * l->dv, row.alpha + h, mx_gdn_tape_floats(l));
@@ -203,8 +189,8 @@ static void commit_tail(void *arg, int layer, int thread)
     (void)thread;
     const struct mx_gdn_layout *l = job->layout;
     float *tail = job->slab + layer * mx_gdn_layer_floats(l);
-    shift_tail(tail, tape_at(l, job->tape, layer, 0).inputs, mx_gdn_tape_floats(l), job->keep,
-               l->kernel - 1, mx_gdn_conv_dim(l), tail);
+    shift_tail(tail, mx_gdn_tape_at(l, job->tape, layer, 0).inputs, mx_gdn_tape_floats(l),
+               job->keep, l->kernel - 1, mx_gdn_conv_dim(l), tail);
 }
 
 void mx_cpu_gated_delta_commit(struct mx_device *d, const struct mx_gdn_layout *l, float *slab,

@@ -21,22 +21,6 @@
 #define MAX_DIM MX_GDN_MAX_DIM
 #define L2_EPS 1e-6f
 
-/* A view of one row of a layer's tape. */
-struct tape_row {
-    float *inputs, *k, *delta, *alpha;
-};
-
-static struct tape_row tape_at(const struct mx_gdn_layout *l, const float *tape, int layer, int row)
-{
-    int64_t floats = mx_gdn_tape_floats(l);
-    float *p = (float *)tape + ((int64_t)layer * l->tape_rows + row) * floats;
-    struct tape_row t = {.inputs = p};
-    t.k = t.inputs + mx_gdn_conv_dim(l);
-    t.delta = t.k + (int64_t)l->key_heads * l->dk;
-    t.alpha = t.delta + (int64_t)l->value_heads * l->dv;
-    return t;
-}
-
 static float softplus(float x)
 {
     return x > 20.0f ? x : log1pf(expf(x));
@@ -101,7 +85,7 @@ static void head_to_tape(const struct mx_gdn *a, const struct mx_seg *s, int t, 
                          const float *k, const float *delta, float alpha)
 {
     const struct mx_gdn_layout *l = a->layout;
-    struct tape_row row = tape_at(l, s->tape, a->layer, t);
+    struct mx_gdn_tape_row row = mx_gdn_tape_at(l, s->tape, a->layer, t);
     int key_head = mx_gdn_key_head(l, h);
     int first = l->tiled_heads ? key_head : key_head * (l->value_heads / l->key_heads);
     if (h == first)
@@ -174,7 +158,8 @@ static void finish_segment(void *arg, int task, int thread)
     const float *x = a->qkv + s->row0 * a->ldqkv;
     shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
     for (int t = 0; s->tape && t < s->rows; t++)
-        memcpy(tape_at(l, s->tape, a->layer, t).inputs, x + t * a->ldqkv, (size_t)dim * sizeof *x);
+        memcpy(mx_gdn_tape_at(l, s->tape, a->layer, t).inputs, x + t * a->ldqkv,
+               (size_t)dim * sizeof *x);
 }
 
 void mx_ref_gated_delta(struct mx_device *d, const struct mx_gdn *a)
@@ -201,7 +186,7 @@ static void commit_head(void *arg, int task, int thread)
     float *state = job->slab + layer * mx_gdn_layer_floats(l) + mx_gdn_conv_floats(l) +
                    (int64_t)h * l->dk * l->dv;
     for (int t = 0; t < job->keep; t++) {
-        struct tape_row row = tape_at(l, job->tape, layer, t);
+        struct mx_gdn_tape_row row = mx_gdn_tape_at(l, job->tape, layer, t);
         state_update(state, state, l->dk, l->dv, row.alpha[h],
                      row.k + (int64_t)mx_gdn_key_head(l, h) * l->dk,
                      row.delta + (int64_t)h * l->dv);
@@ -218,7 +203,7 @@ void mx_ref_gated_delta_commit(struct mx_device *d, const struct mx_gdn_layout *
     mx_pool_run(ref->pool, commit_head, &job, l->layers * l->value_heads);
     for (int layer = 0; layer < l->layers; layer++) {
         float *tail = slab + layer * mx_gdn_layer_floats(l);
-        shift_tail(tail, tape_at(l, tape, layer, 0).inputs, mx_gdn_tape_floats(l), keep,
+        shift_tail(tail, mx_gdn_tape_at(l, tape, layer, 0).inputs, mx_gdn_tape_floats(l), keep,
                    l->kernel - 1, mx_gdn_conv_dim(l), tail);
     }
 }
