@@ -3,6 +3,7 @@
 #include "families/loader.h"
 
 #include "base/half.h"
+#include "format/gguf_quant.h"
 #include "format/mlxq.h"
 
 #include <stdio.h>
@@ -299,6 +300,11 @@ void mx_weight_row(const struct mx_weight *w, int64_t row, float *out)
         mx_mlxq_dequant_row(base + (size_t)row * mx_mlxq_row_bytes(w->bits, w->in),
                             (const uint8_t *)w->scales + side, (const uint8_t *)w->biases + side,
                             w->sdtype, w->bits, w->group, w->in, out);
+        return;
+    }
+    if (w->kind == MX_W_GGUF) {
+        base += (size_t)row * mx_gguf_row_bytes(w->gguf_type, w->in);
+        mx_gguf_dequant_row(w->gguf_type, base, w->in, out);
         return;
     }
     enum mx_dtype t = w->kind == MX_W_F32 ? MX_F32 : w->kind == MX_W_F16 ? MX_F16 : MX_BF16;
