@@ -4,7 +4,8 @@
 # no edit here:
 #
 #   src/**/*.c           the library, except src/cli/**, which is the program
-#   *_avx2.c *_avx512.c  compiled with those instructions, on x86-64 only; *_neon.c on arm64 only
+#   *_avx2.c *_avx512.c *_avx512vnni.c  compiled with those instructions, on x86-64 only;
+#                        *_neon.c on arm64 only
 #   tests/unit/test_*.c  one cmocka program each; tests/golden/test_*.c likewise, over fixtures
 #   tests/*/*.sh         shell tests
 #   tests/fuzz/fuzz_*.c  libFuzzer targets, corpus in tests/fuzz/corpus/<name>/
@@ -63,17 +64,18 @@ ARCH := $(firstword $(subst -, ,$(TARGET)))
 CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 DARWIN := $(findstring darwin,$(TARGET))
 
-FOREIGN := %_avx2.c %_avx512.c %_neon.c
+FOREIGN := %_avx2.c %_avx512.c %_avx512vnni.c %_neon.c
 ifeq ($(ARCH),x86_64)
 FOREIGN := %_neon.c
 endif
 ifneq ($(filter aarch64 arm64,$(ARCH)),)
-FOREIGN := %_avx2.c %_avx512.c
+FOREIGN := %_avx2.c %_avx512.c %_avx512vnni.c
 endif
 
 AVX2_FLAGS := -mavx2 -mfma -mf16c
 AVX512_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(AVX2_FLAGS)
-isa_flags = $(if $(filter %_avx2.c,$1),$(AVX2_FLAGS))$(if $(filter %_avx512.c,$1),$(AVX512_FLAGS))
+AVX512VNNI_FLAGS := -mavx512vnni $(AVX512_FLAGS)
+isa_flags = $(if $(filter %_avx512vnni.c,$1),$(AVX512VNNI_FLAGS))$(if $(filter %_avx2.c,$1),$(AVX2_FLAGS))$(if $(filter %_avx512.c,$1),$(AVX512_FLAGS))
 
 # ---- Files ---------------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ endef
 FORCE:
 
 $(BUILD)/flags.stamp: export STAMP = $(shell $(CC) --version 2>&1 | head -n 1) $(TARGET) \
-	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS) $(AVX512_FLAGS)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS) $(AVX512VNNI_FLAGS)
 $(BUILD)/flags.stamp: FORCE
 	$(stamp)
 

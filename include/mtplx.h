@@ -80,6 +80,14 @@ typedef enum mtplx_proj_quant {
     MTPLX_PROJ_Q8,
 } mtplx_proj_quant;
 
+/* How products are computed. A row's result never depends on its company in either. */
+typedef enum mtplx_profile {
+    MTPLX_PROFILE_AUTO = 0, /* $MTPLX_PROFILE ("fast" or "exact") when set, else fast */
+    MTPLX_PROFILE_FAST,     /* where weights are quantised, activations are rounded to int8 with one
+                               scale for every 32 or 64 of a row */
+    MTPLX_PROFILE_EXACT,    /* float32 activations; weights stay memory-mapped as they are */
+} mtplx_profile;
+
 /* Zero-initialise, then set what you need: every zero is the default. */
 typedef struct mtplx_load_options {
     const char *device;      /* NULL or "auto": the fastest; "cpu"; "ref": plain float32 oracle */
@@ -90,10 +98,13 @@ typedef struct mtplx_load_options {
     mtplx_proj_quant mtp_proj_quant; /* re-quantise the MTP head's projections at load */
     mtplx_proj_quant mlp_proj_quant; /* re-quantise the trunk's MLP projections at load */
     int max_rows;                    /* rows of one prefill chunk; 0: 256 */
+    mtplx_profile profile;
 } mtplx_load_options;
 
-/* Loads a checkpoint directory in Hugging Face or MLX layout. Weights stay memory-mapped in their
- * stored form. Errors: IO, FORMAT (the sentence names tensor and file), UNSUPPORTED, MEMORY. */
+/* Loads a checkpoint directory in Hugging Face or MLX layout. The fast profile copies matrices
+ * once, in the layout of this processor's kernels and at their stored width; the exact one leaves
+ * them memory-mapped. Errors: IO, FORMAT (the sentence names tensor and file), UNSUPPORTED, MEMORY.
+ */
 MTPLX_API mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *options,
                                         mtplx_error *err);
 
@@ -114,6 +125,8 @@ typedef struct mtplx_model_info {
     const char *architecture;  /* family name, e.g. "qwen3_5" */
     const char *model_type;    /* as in config.json */
     const char *device;        /* "ref", or "cpu/avx2" and the like */
+    const char *profile;       /* "fast" or "exact" */
+    const char *device_note;   /* NULL, or what the device had to do without (failed self-check) */
     const char *quantization;  /* e.g. "bf16", "mlx affine 4-bit g64 (mixed)" */
     const char *norm_encoding; /* "raw" (weight - 1 stored) or "baked", as detected for the trunk */
     const char *mtp_norm_encoding; /* the same for the MTP head, or NULL */

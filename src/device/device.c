@@ -3,6 +3,7 @@
 
 #include "device/common.h"
 #include "device/cpu/cpu.h"
+#include "device/cpu/cpu_check.h"
 #include "device/cpu/kernels.h"
 #include "device/ref/ref.h"
 #include "format/gguf_quant.h"
@@ -121,6 +122,12 @@ size_t mx_weight_row_bytes(const struct mx_weight *w)
 
 #define MAX_ISAS 4
 
+/* What one instruction set offers: float kernels, and int8 ones for the fast profile or NULL. */
+struct isa {
+    const struct mx_cpu_kernels *k;
+    const struct mx_q8_kernels *q8;
+};
+
 /* Best first; every entry runs on this machine. Returns the count. */
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -131,46 +138,60 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
-static int usable_kernels(const struct mx_cpu_kernels *list[MAX_ISAS])
+static int usable_isas(struct isa list[MAX_ISAS])
 {
     int n = 0;
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    bool vnni = __builtin_cpu_supports("avx512vnni") != 0;
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        list[n++] = &mx_kernels_avx512;
+        list[n++] = (struct isa){&mx_kernels_avx512, vnni ? &mx_q8_vnni512 : &mx_q8_avx2};
     if (avx2)
-        list[n++] = &mx_kernels_avx2;
-    list[n++] = &mx_kernels_generic;
+        list[n++] = (struct isa){&mx_kernels_avx2, &mx_q8_avx2};
+    list[n++] = (struct isa){&mx_kernels_generic, NULL};
     return n;
 }
 #else
-static int usable_kernels(const struct mx_cpu_kernels *list[MAX_ISAS])
+static int usable_isas(struct isa list[MAX_ISAS])
 {
     int n = 0;
 #if defined(__aarch64__)
-    list[n++] = &mx_kernels_neon;
+    list[n++] = (struct isa){&mx_kernels_neon, NULL};
 #endif
-    list[n++] = &mx_kernels_generic;
+    list[n++] = (struct isa){&mx_kernels_generic, NULL};
     return n;
 }
 #endif
 
-static struct mx_device *open_isa(const char *isa, int threads, mtplx_error *err)
+static struct mx_device *open_forced(const char *name, int threads, mtplx_error *err)
 {
-    if (strcmp(isa, "ref") == 0)
+    if (strcmp(name, "ref") == 0)
         return mx_ref_open(threads, err);
-    const struct mx_cpu_kernels *list[MAX_ISAS];
-    int n = usable_kernels(list);
+    struct isa list[MAX_ISAS];
+    int n = usable_isas(list);
     char have[64] = "ref";
     for (int i = 0; i < n; i++) {
-        if (strcmp(list[i]->isa, isa) == 0)
-            return mx_cpu_open(list[i], threads, err);
+        if (strcmp(list[i].k->isa, name) == 0)
+            return mx_cpu_open(list[i].k, list[i].q8, threads, err);
         size_t len = strlen(have);
-        snprintf(have + len, sizeof have - len, ", %s", list[i]->isa);
+        snprintf(have + len, sizeof have - len, ", %s", list[i].k->isa);
     }
     mx_error(err, MTPLX_ERR_UNSUPPORTED,
-             "MTPLX_CPU is \"%.32s\", which this machine does not have; it has %s", isa, have);
+             "MTPLX_CPU is \"%.32s\", which this machine does not have; it has %s", name, have);
     return NULL;
+}
+
+/* The first instruction set whose kernels pass the self-check; the last one is plain C. */
+static struct mx_device *open_best(int threads, mtplx_error *err)
+{
+    struct isa list[MAX_ISAS];
+    int n = usable_isas(list), i = 0;
+    while (i + 1 < n && !mx_cpu_check_floats(list[i].k))
+        i++;
+    struct mx_device *d = mx_cpu_open(list[i].k, list[i].q8, threads, err);
+    if (d && i > 0)
+        d->note = "faster kernels that this processor claims to run failed their self-check";
+    return d;
 }
 
 struct mx_device *mx_device_open(const char *name, int threads, mtplx_error *err)
@@ -183,11 +204,7 @@ struct mx_device *mx_device_open(const char *name, int threads, mtplx_error *err
         return NULL;
     }
     const char *isa = getenv("MTPLX_CPU");
-    if (isa && *isa)
-        return open_isa(isa, threads, err);
-    const struct mx_cpu_kernels *list[MAX_ISAS];
-    usable_kernels(list);
-    return mx_cpu_open(list[0], threads, err);
+    return isa && *isa ? open_forced(isa, threads, err) : open_best(threads, err);
 }
 
 void mx_device_close(struct mx_device *d)

@@ -43,6 +43,8 @@ struct mx_weight {
     enum mx_dtype sdtype; /* MLXQ: type of scales and biases */
     int bits, group;      /* MLXQ */
     int gguf_type;        /* GGUF: enum mx_gguf_type; `data` is rows of blocks as stored */
+    bool mapped;          /* lies in a file mapping: a device that has made a copy may drop pages */
+    bool lookup_only;     /* for embed() alone, never multiplied */
     void *bound;          /* owned by the device, set by weight_bind */
 };
 
@@ -223,6 +225,11 @@ struct mx_device {
     const char *name;       /* "ref", "cpu/avx2", "cpu/generic", ... */
     enum mx_dtype kv_dtype; /* what this device stores KV entries as */
     int threads;
+    /* Set before the first weight is bound. The fast profile may round activations to int8 where
+     * weights are quantised; without it every product takes float32 activations. D3 holds in both,
+     * but they give different bits. */
+    bool fast;
+    const char *note; /* NULL, or one sentence on what the device had to do without */
 };
 
 /* name: NULL or "auto", "cpu", "ref". threads: 0 = one per usable CPU. The environment variable

@@ -277,6 +277,8 @@ mtplx_status mx_load_linear(struct mx_loader *l, const char *prefix, const char 
     memset(lin, 0, sizeof *lin);
     lin->w.out = out;
     lin->w.in = in;
+    lin->w.mapped = true;
+    lin->w.lookup_only = l->lookup_only;
     mtplx_status st =
         scales ? quant_weight(l, path, t, scales, mx_load_find(l, path, ".biases"), &lin->w, err)
                : dense_weight(t, out, in, &lin->w, err);
@@ -342,6 +344,7 @@ mtplx_status mx_load_requant(struct mx_loader *l, struct mx_weight *w, mtplx_pro
     }
     free(row);
     w->kind = MX_W_MLXQ;
+    w->mapped = false;
     w->data = codes;
     w->scales = scales;
     w->biases = biases;

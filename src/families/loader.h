@@ -57,6 +57,7 @@ struct mx_loader {
 
     /* Set by the family while it binds. */
     bool in_mtp;              /* account to the MTP head, apply the adapter */
+    bool lookup_only;         /* the matrix bound next is an embedding table only */
     mtplx_proj_quant requant; /* re-quantise the matrices bound next */
 
     /* Found facts, reported by inspect. */

@@ -210,6 +210,7 @@ static mtplx_status merge(struct mx_loader *l, const struct mx_lora *lora, struc
     }
     free(row);
     w->kind = kind;
+    w->mapped = false;
     w->data = data;
     w->scales = w->biases = NULL;
     w->bits = w->group = 0;

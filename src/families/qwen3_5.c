@@ -452,8 +452,10 @@ static int lora_floats(const struct mtp *h)
 static mtplx_status load_trunk(struct mx_loader *l, struct qwen *m, const char *prefix,
                                const struct shape *s, mtplx_error *err)
 {
+    l->lookup_only = !s->tied;
     mtplx_status st =
         mx_load_linear(l, prefix, "embed_tokens", s->vocab, s->hidden, &m->embed, err);
+    l->lookup_only = false;
     if (st != MTPLX_OK || (st = load_head(l, m, s, err)) != MTPLX_OK)
         return st;
     float add = norm_add(l->trunk_norms);

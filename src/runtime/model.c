@@ -208,6 +208,8 @@ static void fill_info(mtplx_model *m, const struct mx_loader *l)
         .architecture = m->family->name,
         .model_type = mx_config_model_type(&m->config),
         .device = m->device->name,
+        .profile = m->device->fast ? "fast" : "exact",
+        .device_note = m->device->note,
         .quantization = m->quantization,
         .norm_encoding = norm_name(l),
         .mtp_norm_encoding = !m->geometry.has_mtp          ? NULL
@@ -290,6 +292,21 @@ static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_
     return st == MTPLX_OK ? open_exec(m, o->max_rows, err) : st;
 }
 
+static mtplx_status choose_profile(struct mx_device *d, mtplx_profile p, mtplx_error *err)
+{
+    const char *env = getenv("MTPLX_PROFILE");
+    if (p < MTPLX_PROFILE_AUTO || p > MTPLX_PROFILE_EXACT)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "profile is none of auto, fast and exact");
+    if (p == MTPLX_PROFILE_AUTO && env && *env) {
+        if (strcmp(env, "fast") != 0 && strcmp(env, "exact") != 0)
+            return mx_error(err, MTPLX_ERR_ARGUMENT,
+                            "MTPLX_PROFILE is \"%.32s\"; it must be \"fast\" or \"exact\"", env);
+        p = strcmp(env, "fast") == 0 ? MTPLX_PROFILE_FAST : MTPLX_PROFILE_EXACT;
+    }
+    d->fast = p != MTPLX_PROFILE_EXACT;
+    return MTPLX_OK;
+}
+
 static bool known_quant(mtplx_proj_quant q)
 {
     return q == MTPLX_PROJ_KEEP || q == MTPLX_PROJ_Q4 || q == MTPLX_PROJ_Q8;
@@ -315,6 +332,8 @@ static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_opti
     if (!m->device)
         return err ? err->status : MTPLX_ERR_UNSUPPORTED;
     mx_weights_init(&m->weights, m->device);
+    if ((st = choose_profile(m->device, o->profile, err)) != MTPLX_OK)
+        return st;
     if ((st = bind(m, o, &l, err)) != MTPLX_OK)
         return st;
     fill_info(m, &l);

@@ -3,7 +3,9 @@
  *   C1  Results never depend on which thread runs a task, on how many threads there are, or on
  *       whether a small job ran on the caller: a task writes its own outputs, and sums live inside
  *       one kernel call (kernels.h).
- *   C2  Weights are used where the checkpoint maps them; binding checks them and copies nothing. */
+ *   C2  In the exact profile weights are used where the checkpoint maps them. The fast profile
+ * copies them once, at load, into large pages (cpu_weight.c): half the time of a decode step on 4
+ * KB pages is address translation. */
 #include "device/cpu/cpu.h"
 
 #include "device/common.h"
@@ -117,21 +119,8 @@ static void cpu_argmax(struct mx_device *d, const float *x, int64_t ldx, int n, 
 static mtplx_status cpu_reserve(struct mx_device *d, int max_rows, int64_t max_context,
                                 mtplx_error *err)
 {
-    (void)d, (void)max_rows, (void)max_context, (void)err;
-    return MTPLX_OK; /* scratch per thread has one size, see MX_CPU_SCRATCH */
-}
-
-static mtplx_status cpu_weight_bind(struct mx_device *d, struct mx_weight *w, mtplx_error *err)
-{
-    (void)d;
-    w->bound = NULL;
-    return mx_weight_check(w, err);
-}
-
-static void cpu_weight_unbind(struct mx_device *d, struct mx_weight *w)
-{
-    (void)d;
-    w->bound = NULL;
+    (void)max_context; /* scratch per thread has one size, see MX_CPU_SCRATCH */
+    return mx_cpu_reserve_acts((struct mx_cpu *)d, max_rows, err);
 }
 
 static void cpu_close(struct mx_device *d)
@@ -139,6 +128,7 @@ static void cpu_close(struct mx_device *d)
     struct mx_cpu *cpu = (struct mx_cpu *)d;
     mx_pool_free(cpu->pool);
     mx_host_free(d, cpu->scratch);
+    mx_host_free(d, cpu->acts);
     free(cpu);
 }
 
@@ -149,8 +139,8 @@ static const struct mx_device_ops cpu_ops = {
     .download = mx_host_copy,
     .copy = mx_host_copy,
     .reserve = cpu_reserve,
-    .weight_bind = cpu_weight_bind,
-    .weight_unbind = cpu_weight_unbind,
+    .weight_bind = mx_cpu_weight_bind,
+    .weight_unbind = mx_cpu_weight_unbind,
     .embed = mx_cpu_embed,
     .matmul = mx_cpu_matmul,
     .rmsnorm = cpu_rmsnorm,
@@ -166,7 +156,8 @@ static const struct mx_device_ops cpu_ops = {
     .close = cpu_close,
 };
 
-struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, int threads, mtplx_error *err)
+struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, const struct mx_q8_kernels *q8,
+                              int threads, mtplx_error *err)
 {
     struct mx_cpu *cpu = calloc(1, sizeof *cpu);
     if (!cpu) {
@@ -183,6 +174,7 @@ struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, int threads,
     cpu->base.kv_dtype = kernels->kv_dtype;
     cpu->base.threads = mx_pool_threads(cpu->pool);
     cpu->k = kernels;
+    cpu->q8 = q8;
     size_t bytes = (size_t)cpu->base.threads * MX_CPU_SCRATCH * sizeof(float);
     cpu->scratch = mx_host_alloc(&cpu->base, bytes);
     if (!cpu->scratch) {

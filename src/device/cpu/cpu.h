@@ -3,6 +3,7 @@
 #define MX_DEVICE_CPU_CPU_H
 
 #include "base/threads.h"
+#include "device/cpu/panels.h"
 #include "device/device.h"
 
 struct mx_cpu_kernels;
@@ -10,9 +11,30 @@ struct mx_cpu_kernels;
 struct mx_cpu {
     struct mx_device base;
     const struct mx_cpu_kernels *k;
+    const struct mx_q8_kernels *q8; /* NULL: the fast profile is the exact one */
     struct mx_pool *pool;
     float *scratch; /* [threads][MX_CPU_SCRATCH] */
+
+    /* int8 activations of one product group, blocks of 64 inputs. */
+    struct mx_q8_block *acts;
+    int64_t act_blocks;       /* capacity */
+    int64_t act_width;        /* blocks of the widest bound weight */
+    unsigned checked, broken; /* formats whose int8 kernels were checked, and failed */
 };
+
+/* What weight_bind() hangs on a weight in the fast profile: a copy in large pages. */
+struct mx_cpu_weight {
+    struct mx_weight dense;  /* 16- and 32-bit weights: the same with `data` in the copy */
+    struct mx_panels panels; /* quantised ones; data is NULL for dense */
+    void *memory;
+    size_t bytes;
+};
+
+mtplx_status mx_cpu_weight_bind(struct mx_device *d, struct mx_weight *w, mtplx_error *err);
+void mx_cpu_weight_unbind(struct mx_device *d, struct mx_weight *w);
+
+/* Room for the activations of `rows` rows of the widest bound weight; grows only. */
+mtplx_status mx_cpu_reserve_acts(struct mx_cpu *cpu, int rows, mtplx_error *err);
 
 /* Floats of scratch per thread; ops lay their own structures over it and never nest. Pages that no
  * op needs are never touched. */
@@ -38,7 +60,9 @@ static inline void mx_cpu_run(struct mx_cpu *cpu, mx_pool_fn *fn, void *arg, int
         fn(arg, task, 0);
 }
 
-struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, int threads, mtplx_error *err);
+/* q8: int8 kernels of the fast profile, or NULL. */
+struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, const struct mx_q8_kernels *q8,
+                              int threads, mtplx_error *err);
 
 void mx_cpu_embed(struct mx_device *d, const struct mx_weight *w, const int32_t *tokens, int n,
                   float *y, int64_t ldy);
