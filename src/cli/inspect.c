@@ -32,10 +32,10 @@ static json_t *number_or_null(int64_t n)
 static json_t *dtypes_json(const struct mx_inspect *r)
 {
     json_t *o = json_object();
-    for (int t = 0; t < MX_DTYPE_COUNT; t++) {
+    for (int t = 0; t < MX_INSPECT_DTYPES; t++) {
         const struct mx_inspect_dtype *d = &r->dtypes[t];
         if (d->tensors > 0)
-            json_object_set_new(o, mx_dtype_name((enum mx_dtype)t),
+            json_object_set_new(o, mx_inspect_dtype_name(t),
                                 json_pack("{s:I, s:I}", "tensors", (json_int_t)d->tensors, "bytes",
                                           (json_int_t)d->bytes));
     }
@@ -45,10 +45,14 @@ static json_t *dtypes_json(const struct mx_inspect *r)
 static json_t *quants_json(const struct mx_inspect *r)
 {
     json_t *list = json_array();
-    for (int i = 0; i < r->n_quants; i++)
-        json_array_append_new(list,
-                              json_pack("{s:i, s:i, s:i}", "bits", r->quants[i].bits, "group_size",
-                                        r->quants[i].group, "matrices", r->quants[i].matrices));
+    for (int i = 0; i < r->n_quants; i++) {
+        const struct mx_inspect_quant *q = &r->quants[i];
+        json_array_append_new(list, q->type ? json_pack("{s:s, s:i}", "type", q->type, "matrices",
+                                                        q->matrices)
+                                            : json_pack("{s:i, s:i, s:i}", "bits", q->bits,
+                                                        "group_size", q->group, "matrices",
+                                                        q->matrices));
+    }
     return list;
 }
 
@@ -184,18 +188,23 @@ static void weights(struct mx_strbuf *b, const struct mx_inspect *r)
     human_bytes(b, r->bytes);
     mx_strbuf_printf(b, " in %llu tensors\n", (unsigned long long)r->tensors);
     label(b, "stored as");
-    for (int t = 0; t < MX_DTYPE_COUNT; t++) {
+    for (int t = 0; t < MX_INSPECT_DTYPES; t++) {
         if (r->dtypes[t].tensors == 0)
             continue;
-        mx_strbuf_printf(b, "%s%s ", first ? "" : ", ", mx_dtype_name((enum mx_dtype)t));
+        mx_strbuf_printf(b, "%s%s ", first ? "" : ", ", mx_inspect_dtype_name(t));
         human_bytes(b, r->dtypes[t].bytes);
         first = false;
     }
     mx_strbuf_puts(b, "\n");
     label(b, "quantisation");
-    for (int i = 0; i < r->n_quants; i++)
-        mx_strbuf_printf(b, "%s%d-bit group %d (%d matrices)", i ? ", " : "", r->quants[i].bits,
-                         r->quants[i].group, r->quants[i].matrices);
+    for (int i = 0; i < r->n_quants; i++) {
+        const struct mx_inspect_quant *q = &r->quants[i];
+        if (q->type)
+            mx_strbuf_printf(b, "%sGGUF %s (%d matrices)", i ? ", " : "", q->type, q->matrices);
+        else
+            mx_strbuf_printf(b, "%s%d-bit group %d (%d matrices)", i ? ", " : "", q->bits, q->group,
+                             q->matrices);
+    }
     mx_strbuf_puts(b, r->n_quants ? "\n" : "none\n");
 }
 
@@ -268,7 +277,8 @@ const struct mx_cli_command mx_cli_inspect = {
     .operands = "MODEL",
     .summary = "Report what a checkpoint is and whether it runs here.",
     .details = "Reads config.json, the headers of the weight files, the tokenizer and the chat "
-               "template of the directory MODEL, and binds the weights as a run would.\n\n"
+               "template of the directory MODEL (or the headers of a GGUF file), and binds the "
+               "weights as a run would.\n\n"
                "Exit codes: 0 verified, 2 no MTP head, 3 not verified (the report says why; a "
                "broken MTP head may need --no-mtp to run at all), 4 unsupported "
                "architecture, 1 error.",

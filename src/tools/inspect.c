@@ -1,4 +1,4 @@
-/* Inspect: what a checkpoint directory holds and whether this build runs it. */
+/* Inspect: what a checkpoint holds and whether this build runs it. */
 #include "tools/inspect.h"
 
 #include "families/family.h"
@@ -101,16 +101,31 @@ static void describe_config(struct mx_inspect *r, const struct mx_config *c)
 
 /* ---- Weight files ------------------------------------------------------------------------- */
 
-static void add_quant(struct mx_inspect *r, int bits, int group)
+/* `type` is one of the names of gguf_quant.h, which are the same string every time, or NULL. */
+static void add_quant(struct mx_inspect *r, const char *type, int bits, int group)
 {
     for (int i = 0; i < r->n_quants; i++) {
-        if (r->quants[i].bits == bits && r->quants[i].group == group) {
-            r->quants[i].matrices++;
+        struct mx_inspect_quant *q = &r->quants[i];
+        if (q->type == type && q->bits == bits && q->group == group) {
+            q->matrices++;
             return;
         }
     }
     if (r->n_quants < MX_INSPECT_QUANTS)
-        r->quants[r->n_quants++] = (struct mx_inspect_quant){bits, group, 1};
+        r->quants[r->n_quants++] = (struct mx_inspect_quant){type, bits, group, 1};
+}
+
+const char *mx_inspect_dtype_name(int i)
+{
+    return i < MX_DTYPE_COUNT ? mx_dtype_name((enum mx_dtype)i)
+                              : mx_gguf_type_name(i - MX_DTYPE_COUNT);
+}
+
+/* The entry of dtypes that a tensor counts to; ids beyond those with names share the last. */
+static struct mx_inspect_dtype *dtype_slot(struct mx_inspect *r, const struct mx_tensor *t)
+{
+    int i = t->gguf_type ? MX_DTYPE_COUNT + t->gguf_type : (int)t->dtype;
+    return &r->dtypes[i >= 0 && i < MX_INSPECT_DTYPES ? i : MX_INSPECT_DTYPES - 1];
 }
 
 static bool ends_with(const char *s, const char *tail)
@@ -139,7 +154,12 @@ static size_t quant_path(const struct mx_checkpoint *ck, const char *name, char 
 
 static uint64_t elements(const struct mx_tensor *t)
 {
-    return t->bytes / (uint64_t)mx_dtype_bytes(t->dtype);
+    if (t->gguf_type == 0)
+        return t->bytes / (uint64_t)mx_dtype_bytes(t->dtype);
+    uint64_t n = 1; /* shapes of GGUF tensors were checked not to overflow */
+    for (int i = 0; i < t->ndim; i++)
+        n *= (uint64_t)t->shape[i];
+    return n;
 }
 
 /* Logical weights of a tensor: codes count as weights, their scales and biases do not. */
@@ -148,13 +168,15 @@ static uint64_t logical_weights(struct mx_inspect *r, const struct mx_checkpoint
 {
     char path[300];
     struct mx_quant_spec q;
+    if (t->gguf_type)
+        add_quant(r, mx_gguf_type_name(t->gguf_type), 0, 0);
     if (quant_path(ck, t->name, path, sizeof path) == 0)
         return elements(t);
     if (!ends_with(t->name, ".weight"))
         return 0;
     if (mx_config_quant(c, path, &q, NULL) != MTPLX_OK || q.bits <= 0)
         return 0;
-    add_quant(r, q.bits, q.group_size);
+    add_quant(r, NULL, q.bits, q.group_size);
     return t->bytes * 8 / (uint64_t)q.bits;
 }
 
@@ -166,8 +188,8 @@ static void describe_weights(struct mx_inspect *r, const struct mx_checkpoint *c
     for (size_t i = 0; i < mx_checkpoint_count(ck); i++) {
         const struct mx_tensor *t = mx_checkpoint_at(ck, i);
         r->bytes += t->bytes;
-        r->dtypes[t->dtype].tensors++;
-        r->dtypes[t->dtype].bytes += t->bytes;
+        dtype_slot(r, t)->tensors++;
+        dtype_slot(r, t)->bytes += t->bytes;
         r->parameters += logical_weights(r, ck, c, t);
     }
 }
@@ -194,28 +216,42 @@ static mtplx_status check_json(const char *dir, const char *name, mtplx_error *e
     return v ? MTPLX_OK : MTPLX_ERR_FORMAT;
 }
 
-/* What is missing makes the model unverified; what is there but broken would stop a run. */
-static mtplx_status describe_text(struct mx_inspect *r, const char *dir, mtplx_error *err)
+static void judge_tokenizer(struct mx_inspect *r, const struct mx_tokenizer *t)
 {
-    mtplx_error why = {0};
-    if (check_json(dir, "generation_config.json", err) != MTPLX_OK ||
-        check_json(dir, "tokenizer_config.json", err) != MTPLX_OK)
-        return MTPLX_ERR_FORMAT;
-    struct mx_tokenizer *t = NULL;
-    if (has_file(dir, "tokenizer.json") && !(t = mx_tokenizer_open(dir, err)))
-        return err->status;
     r->has_tokenizer = t != NULL;
     if (t)
         r->tokenizer_size = mx_tokenizer_size(t);
     else
-        judge(r, MX_UNVERIFIED, "there is no tokenizer.json, so it can not read or write text");
+        judge(r, MX_UNVERIFIED, "there is no tokenizer, so it can not read or write text");
     if (t && r->vocab > 0 && r->tokenizer_size > r->vocab)
         judge(r, MX_UNVERIFIED, "the tokenizer has %d tokens but the model only %lld",
               r->tokenizer_size, (long long)r->vocab);
-    mx_tokenizer_free(t);
+}
 
-    why = (mtplx_error){0};
-    struct mx_chat *chat = mx_chat_open(dir, &why);
+/* From the metadata of a GGUF file, else from files in the directory, as a run does. */
+static mtplx_status describe_tokenizer(struct mx_inspect *r, const char *dir,
+                                       const struct mx_gguf *g, mtplx_error *err)
+{
+    mtplx_error why = {0};
+    struct mx_tokenizer *t = g ? mx_tokenizer_open_gguf(g, &why) : NULL;
+    if (!t && why.status == MTPLX_OK && has_file(dir, "tokenizer.json"))
+        t = mx_tokenizer_open(dir, &why);
+    if (!t && why.status != MTPLX_OK) {
+        *err = why;
+        return why.status;
+    }
+    judge_tokenizer(r, t);
+    mx_tokenizer_free(t);
+    return MTPLX_OK;
+}
+
+static mtplx_status describe_chat(struct mx_inspect *r, const char *dir, const struct mx_gguf *g,
+                                  mtplx_error *err)
+{
+    mtplx_error why = {0};
+    struct mx_chat *chat = g && r->has_tokenizer ? mx_chat_open_gguf(g, &why) : NULL;
+    if (!chat && why.status == MTPLX_OK)
+        chat = mx_chat_open(dir, &why);
     r->has_chat_template = chat != NULL;
     r->template_thinks = chat && mx_chat_mentions(chat, "enable_thinking");
     if (!chat && why.status != MTPLX_OK) {
@@ -226,6 +262,17 @@ static mtplx_status describe_text(struct mx_inspect *r, const char *dir, mtplx_e
         judge(r, MX_UNVERIFIED, "there is no chat template, so prompts are continued as text");
     mx_chat_free(chat);
     return MTPLX_OK;
+}
+
+/* What is missing makes the model unverified; what is there but broken would stop a run. */
+static mtplx_status describe_text(struct mx_inspect *r, const char *dir, const struct mx_gguf *g,
+                                  mtplx_error *err)
+{
+    if (check_json(dir, "generation_config.json", err) != MTPLX_OK ||
+        check_json(dir, "tokenizer_config.json", err) != MTPLX_OK)
+        return MTPLX_ERR_FORMAT;
+    mtplx_status st = describe_tokenizer(r, dir, g, err);
+    return st == MTPLX_OK ? describe_chat(r, dir, g, err) : st;
 }
 
 /* ---- Trial load --------------------------------------------------------------------------- */
@@ -330,7 +377,7 @@ static mtplx_status inspect_config(struct mx_inspect *r, const struct mx_config 
         return err->status;
     mtplx_status st = judge_model(r, c, ck, family, err);
     if (st == MTPLX_OK)
-        st = describe_text(r, dir, err);
+        st = describe_text(r, dir, mx_checkpoint_gguf(ck), err);
     mx_checkpoint_close(ck);
     return st;
 }

@@ -1,4 +1,4 @@
-/* Inspect: what a checkpoint directory holds and whether this build runs it.
+/* Inspect: what a checkpoint directory or GGUF file holds and whether this build runs it.
  *
  * The verdict comes from the very loader that a run uses, on the reference device, so that inspect
  * and a run can not disagree. Weights stay mapped and are not read, except for norm vectors. An
@@ -17,10 +17,15 @@ enum mx_verdict {
     MX_UNSUPPORTED = 4, /* not an architecture, or a variant of one, that this build runs */
 };
 
-enum { MX_INSPECT_REASONS = 8, MX_INSPECT_QUANTS = 8 };
+enum {
+    MX_INSPECT_REASONS = 8,
+    MX_INSPECT_QUANTS = 8,
+    MX_INSPECT_DTYPES = MX_DTYPE_COUNT + 64, /* element types, then GGUF block types */
+};
 
-/* Quantised matrices of one kind. */
+/* Quantised matrices of one kind: MLX bits and group, or a GGUF block type. */
 struct mx_inspect_quant {
+    const char *type; /* "Q4_K", or NULL */
     int bits, group, matrices;
 };
 
@@ -40,7 +45,7 @@ struct mx_inspect {
 
     bool weights_read; /* the weight files could be opened; else the sizes below are 0 */
     uint64_t tensors, bytes, parameters;
-    struct mx_inspect_dtype dtypes[MX_DTYPE_COUNT];
+    struct mx_inspect_dtype dtypes[MX_INSPECT_DTYPES];
     struct mx_inspect_quant quants[MX_INSPECT_QUANTS];
     int n_quants;
 
@@ -62,6 +67,9 @@ struct mx_inspect {
  * missing or damaged, a tensor is missing), MEMORY. */
 mtplx_status mx_inspect(struct mx_inspect *r, const char *dir, mtplx_error *err);
 void mx_inspect_free(struct mx_inspect *r);
+
+/* Name of entry i of dtypes: "BF16", "Q4_K". */
+const char *mx_inspect_dtype_name(int i);
 
 /* "verified", "no MTP", "unverified" or "unsupported". */
 const char *mx_verdict_name(enum mx_verdict v);

@@ -324,8 +324,13 @@ static void test_device_profiles(void **state)
         struct mx_matmul mf = {&fast, a, 40}, me = {&exact, b, 40};
         d->ops->matmul(d, &mf, 1, x, 96, 33); /* more rows than binding reserved */
         d->ops->matmul(d, &me, 1, x, 96, 33);
-        for (int i = 0; i < 33 * 40; i++)
-            assert_true(fabsf(a[i] - b[i]) <= 0.05f * fabsf(b[i]) + 5.0f);
+        for (int r = 0; r < 33; r++) {
+            float size = 0;
+            for (int k = 0; k < 96; k++)
+                size += 3 * fabsf(x[r * 96 + k]); /* no weight is larger than 3 */
+            for (int o2 = 0; o2 < 40; o2++)
+                assert_true(fabsf(a[r * 40 + o2] - b[r * 40 + o2]) <= 0.02f * size);
+        }
         d->ops->weight_unbind(d, &fast);
         d->ops->weight_unbind(d, &exact);
         mx_device_close(d);
