@@ -5,7 +5,7 @@
 #
 #   src/**/*.c           the library, except src/cli/**, which is the program
 #   *_avx2.c *_avx512.c *_avx512vnni.c  compiled with those instructions, on x86-64 only;
-#                        *_neon.c on arm64 only
+#                        *_neon.c *_neondot.c *_neoni8mm.c on arm64 only
 #   tests/unit/test_*.c  one cmocka program each; tests/golden/test_*.c likewise, over fixtures
 #   tests/*/*.sh         shell tests
 #   tests/fuzz/fuzz_*.c  libFuzzer targets, corpus in tests/fuzz/corpus/<name>/
@@ -64,18 +64,23 @@ ARCH := $(firstword $(subst -, ,$(TARGET)))
 CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 DARWIN := $(findstring darwin,$(TARGET))
 
-FOREIGN := %_avx2.c %_avx512.c %_avx512vnni.c %_neon.c
+X86_ONLY := %_avx2.c %_avx512.c %_avx512vnni.c
+ARM_ONLY := %_neon.c %_neondot.c %_neoni8mm.c
+FOREIGN := $(X86_ONLY) $(ARM_ONLY)
 ifeq ($(ARCH),x86_64)
-FOREIGN := %_neon.c
+FOREIGN := $(ARM_ONLY)
 endif
 ifneq ($(filter aarch64 arm64,$(ARCH)),)
-FOREIGN := %_avx2.c %_avx512.c %_avx512vnni.c
+FOREIGN := $(X86_ONLY)
 endif
 
-AVX2_FLAGS := -mavx2 -mfma -mf16c
-AVX512_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(AVX2_FLAGS)
-AVX512VNNI_FLAGS := -mavx512vnni $(AVX512_FLAGS)
-isa_flags = $(if $(filter %_avx512vnni.c,$1),$(AVX512VNNI_FLAGS))$(if $(filter %_avx2.c,$1),$(AVX2_FLAGS))$(if $(filter %_avx512.c,$1),$(AVX512_FLAGS))
+# Flags of an instruction set, by the last word of the file's name.
+FLAGS_avx2 := -mavx2 -mfma -mf16c
+FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(FLAGS_avx2)
+FLAGS_avx512vnni := -mavx512vnni $(FLAGS_avx512)
+FLAGS_neondot := -march=armv8.2-a+dotprod+fp16
+FLAGS_neoni8mm := $(FLAGS_neondot)+i8mm
+isa_flags = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 
 # ---- Files ---------------------------------------------------------------------------------------
 
@@ -167,7 +172,7 @@ endef
 FORCE:
 
 $(BUILD)/flags.stamp: export STAMP = $(shell $(CC) --version 2>&1 | head -n 1) $(TARGET) \
-	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS) $(AVX512VNNI_FLAGS)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS) $(FLAGS_avx512vnni) $(FLAGS_neoni8mm)
 $(BUILD)/flags.stamp: FORCE
 	$(stamp)
 

@@ -152,11 +152,28 @@ static int usable_isas(struct isa list[MAX_ISAS])
     return n;
 }
 #else
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+
+static const struct mx_q8_kernels *arm_q8(void)
+{
+    unsigned long dotprod = 1ul << 20, i8mm = 1ul << 13; /* of AT_HWCAP and AT_HWCAP2 */
+    if (getauxval(AT_HWCAP2) & i8mm)
+        return &mx_q8_neoni8mm;
+    return getauxval(AT_HWCAP) & dotprod ? &mx_q8_neondot : NULL;
+}
+#elif defined(__aarch64__)
+static const struct mx_q8_kernels *arm_q8(void)
+{
+    return &mx_q8_neondot; /* all Apple silicon */
+}
+#endif
+
 static int usable_isas(struct isa list[MAX_ISAS])
 {
     int n = 0;
 #if defined(__aarch64__)
-    list[n++] = (struct isa){&mx_kernels_neon, NULL};
+    list[n++] = (struct isa){&mx_kernels_neon, arm_q8()};
 #endif
     list[n++] = (struct isa){&mx_kernels_generic, NULL};
     return n;

@@ -402,6 +402,15 @@ static void find_kernels(void)
         kernels[n_kernels++] = &mx_q8_avx2;
     if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw"))
         kernels[n_kernels++] = &mx_q8_vnni512;
+#elif defined(__aarch64__)
+    /* whatever the device would take, found by asking it */
+    struct mx_device *d = mx_device_open("cpu", 1, NULL);
+    const struct mx_q8_kernels *q8 = d ? ((struct mx_cpu *)d)->q8 : NULL;
+    mx_device_close(d);
+    if (q8 == &mx_q8_neoni8mm)
+        kernels[n_kernels++] = &mx_q8_neondot;
+    if (q8)
+        kernels[n_kernels++] = q8;
 #endif
 }
 

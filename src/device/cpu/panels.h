@@ -107,7 +107,7 @@ extern const struct mx_q8_kernels mx_q8_scalar; /* the definition above, spelled
 #if defined(__x86_64__)
 extern const struct mx_q8_kernels mx_q8_vnni512, mx_q8_avx2;
 #elif defined(__aarch64__)
-extern const struct mx_q8_kernels mx_q8_neon_dot;
+extern const struct mx_q8_kernels mx_q8_neondot, mx_q8_neoni8mm;
 #endif
 
 #endif

@@ -12,6 +12,7 @@
 
 #define Q_LANES 8
 #define Q_ROWS 4
+#define Q_SIGNED 0
 #define Q_FLUSH(bits) ((bits) == 5 ? 4 : (bits) == 6 ? 2 : 8)
 
 #define INLINE static inline __attribute__((always_inline))

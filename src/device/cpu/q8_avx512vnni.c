@@ -8,6 +8,7 @@
 
 #define Q_LANES 16
 #define Q_ROWS 8
+#define Q_SIGNED 0
 #define Q_FLUSH(bits) 16
 
 struct qw {

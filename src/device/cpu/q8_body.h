@@ -7,15 +7,17 @@
  *     w_down(w, n), w_up(w, n)   shifts; bits that cross bytes are masked away afterwards
  *   struct qi               running integer sums of Q_LANES outputs
  *     i_start(n)            n in every lane
- *     i_dot(bits, acc, w, x)   acc += codes . the 4 signed bytes at x, per output
+ *     i_dot(bits, acc, w, x)   acc += codes . the 4 signed bytes at x, per output; with
+ *                           Q_SIGNED, codes of 8 bits count as signed, 128 less
  *     i_flush(bits, acc)    called every Q_FLUSH(bits) steps, a power of two
  *     i_float(acc)
  *   struct qf               Q_LANES floats
  *     f_zero, f_set1, f_mul, f_fma, f_store, f_store_n
  *     f_half(bf16, p)       Q_LANES stored 16-bit floats
  *     f_u8(p), f_i8(p)      Q_LANES bytes
+ *   Q_SIGNED                see i_dot
  *   Q_NAME, Q_TABLE         "vnni", the table to define
- * and mx_q8_quantise_row() of the same file for the activations.
+ *   q8_quantise             the kernel of panels.h
  *
  * Lanes are outputs and groups are taken in ascending order, so the result is the definition in
  * panels.h whatever Q_LANES, Q_ROWS and Q_FLUSH are. */
@@ -99,14 +101,16 @@ ALWAYS struct q8_scales load_scales(struct q8_shape sh, bool bf16, const uint8_t
     }
 }
 
-/* What the zero point subtracts: -zero * sum of the sub-block's activations. */
+/* What the zero point subtracts, -zero * sum of the sub-block's activations, and what signed codes
+ * lack. */
 ALWAYS int32_t zero_term(struct q8_shape sh, const struct mx_q8_block *x, int s)
 {
+    int32_t lost = Q_SIGNED && sh.bits == 8 ? -16 * x->neg8[s] : 0;
     if (sh.scaling == MX_PANEL_SCALED)
-        return x->neg8[s] * (1 << sh.zero_shift);
+        return x->neg8[s] * (1 << sh.zero_shift) + lost;
     if (sh.scaling == MX_PANEL_SUPER6)
         return x->neg8q[s] * (1 << sh.zero_shift);
-    return 0;
+    return lost;
 }
 
 /* One block of 64 inputs into the accumulators of all rows. */
