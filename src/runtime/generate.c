@@ -275,9 +275,10 @@ static int32_t choose_draft(mtplx_gen *g, int step, int32_t argmax, const float 
 {
     if (!logits)
         return argmax;
+    const struct mx_draft_vocab *v = &g->seq->model->draft;
     if (g->greedy)
-        return mx_sample_argmax(&g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab);
-    make_dist(g, logits, &g->q[step]);
+        return mx_sample_argmax_of(&g->opt.sampling, g->counts, logits, v->ids, v->n);
+    mx_sample_dist_of(g->sampler, &g->opt.sampling, g->counts, logits, v->ids, v->n, &g->q[step]);
     uint64_t position = g->seq->n_tokens + 1 + (uint64_t)step;
     return mx_dist_draw(&g->q[step], uniform(g, position, MX_RNG_DRAFT));
 }
@@ -313,7 +314,7 @@ static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx
     mtplx_status st = mx_draft(m, seqs, tokens, k, &want, &r, err);
     for (size_t i = 0; i < k && st == MTPLX_OK; i++) {
         mtplx_gen *g = active[i];
-        const float *logits = r.logits ? r.logits + i * (size_t)m->geometry.vocab : NULL;
+        const float *logits = r.logits ? r.logits + i * (size_t)m->draft.n : NULL;
         int32_t d = choose_draft(g, step, want.argmax ? ids[i] : 0, logits);
         g->rows[step + 1] = d;
         g->drafted = step + 1;

@@ -226,7 +226,22 @@ static void fill_info(mtplx_model *m, const struct mx_loader *l)
         .mtp_parameters = m->weights.mtp_parameters,
         .weight_bytes = m->weights.bytes,
         .threads = m->device->threads,
+        .draft_vocab = m->geometry.has_mtp ? m->draft.n : 0,
+        .draft_head_bytes = m->draft.head.data ? mx_weight_bytes(&m->draft.head, m->draft.n) : 0,
     };
+}
+
+/* After the tokenizer and the stop tokens, which the choice goes by. */
+static mtplx_status open_draft(mtplx_model *m, struct mx_loader *l, mtplx_error *err)
+{
+    const struct mx_weight *head = NULL;
+    struct mx_draft_tokens from = {.vocab = m->geometry.vocab,
+                                   .tokenizer = m->tokenizer,
+                                   .stops = m->stops,
+                                   .n_stops = m->n_stops};
+    if (m->geometry.has_mtp && m->family->output_head)
+        head = m->family->output_head(m->arch);
+    return mx_draft_vocab_load(&m->draft, l, head, &from, err);
 }
 
 /* ---- Geometry, scratch -------------------------------------------------------------------- */
@@ -287,6 +302,8 @@ static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_
     st = open_text(m, err);
     if (st == MTPLX_OK)
         st = read_defaults(m, err);
+    if (st == MTPLX_OK)
+        st = open_draft(m, l, err);
     return st == MTPLX_OK ? open_exec(m, o->max_rows, err) : st;
 }
 
@@ -303,8 +320,13 @@ static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_opti
     m->path = strdup(path);
     if (!m->path)
         return mx_error_nomem(err, "a path", strlen(path));
-    if (!known_quant(o->mtp_proj_quant) || !known_quant(o->mlp_proj_quant))
+    if (!known_quant(o->mtp_proj_quant) || !known_quant(o->mlp_proj_quant) ||
+        !known_quant(o->draft_head_quant))
         return mx_error(err, MTPLX_ERR_ARGUMENT, "proj_quant is none of keep, q4 and q8");
+    if (o->draft_vocab < -1)
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "draft_vocab %d must be a number of tokens, 0 (the default) or -1 (all)",
+                        o->draft_vocab);
     if ((st = mx_config_open(&m->config, path, err)) != MTPLX_OK ||
         (st = open_family(m, err)) != MTPLX_OK)
         return st;

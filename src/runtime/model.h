@@ -7,6 +7,7 @@
 
 #include "families/family.h"
 #include "families/loader.h"
+#include "runtime/draft_vocab.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -44,6 +45,7 @@ struct mtplx_model {
     mtplx_sampling sampling;
     int32_t stops[MX_MAX_STOPS];
     int n_stops;
+    struct mx_draft_vocab draft;
     mtplx_model_info info;
     char quantization[64];
 

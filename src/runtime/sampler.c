@@ -52,8 +52,9 @@ struct mx_sampler {
 struct walk {
     struct mx_sampler *s;
     const float *row;
-    int vocab;
-    float max; /* largest logit, finite */
+    int vocab;          /* places in the row */
+    const int32_t *ids; /* token of each place; NULL: the place itself */
+    float max;          /* largest logit, finite */
     double inv_t;
     double top_p;         /* 1: off */
     double min_weight;    /* 0: off */
@@ -390,7 +391,8 @@ static bool take_ranked(struct walk *w, const uint64_t *keys, int n)
         double weight = d->p[d->n];
         if (weight <= 0 || weight < w->min_weight || !below_top_p(w))
             return false;
-        d->ids[d->n++] = (int32_t)(uint32_t)keys[i];
+        int32_t place = (int32_t)(uint32_t)keys[i];
+        d->ids[d->n++] = w->ids ? w->ids[place] : place;
         w->mass += weight;
     }
     return d->n < w->limit;
@@ -453,13 +455,13 @@ static void normalise(struct walk *w)
 
 /* The row the filters see: the caller's, or a copy with penalties applied and +inf replaced. */
 static const float *effective_row(struct mx_sampler *s, const mtplx_sampling *cfg,
-                                  const struct mx_counts *counts, const float *logits, int vocab,
-                                  float *max)
+                                  const struct mx_counts *counts, const float *logits,
+                                  const int32_t *ids, int vocab, float *max)
 {
     const float *row = logits;
     if (mx_counts_active(counts, cfg)) {
         memcpy(s->row, logits, (size_t)vocab * sizeof *logits);
-        mx_counts_apply(counts, cfg, s->row, vocab);
+        mx_counts_apply(counts, cfg, s->row, ids, vocab);
         row = s->row;
     }
     *max = mx_logits_max(row, (size_t)vocab);
@@ -471,18 +473,20 @@ static const float *effective_row(struct mx_sampler *s, const mtplx_sampling *cf
     return s->row;
 }
 
-void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struct mx_counts *counts,
-                    const float *logits, int vocab, struct mx_dist *d)
+void mx_sample_dist_of(struct mx_sampler *s, const mtplx_sampling *cfg,
+                       const struct mx_counts *counts, const float *logits, const int32_t *ids,
+                       int n, struct mx_dist *d)
 {
-    vocab = vocab < s->vocab ? vocab : s->vocab;
+    int vocab = n < s->vocab ? n : s->vocab;
     if (mx_sampling_greedy(cfg)) {
-        dist_single(d, mx_sample_argmax(cfg, counts, logits, vocab));
+        dist_single(d, mx_sample_argmax_of(cfg, counts, logits, ids, vocab));
         return;
     }
-    struct walk w = {.s = s, .vocab = vocab, .top_p = cfg->top_p, .min_weight = cfg->min_p, .d = d};
-    w.row = effective_row(s, cfg, counts, logits, vocab, &w.max);
+    struct walk w = {
+        .s = s, .vocab = vocab, .ids = ids, .top_p = cfg->top_p, .min_weight = cfg->min_p, .d = d};
+    w.row = effective_row(s, cfg, counts, logits, ids, vocab, &w.max);
     if (!(w.max >= -FLT_MAX) || d->cap <= 0) {
-        dist_single(d, 0);
+        dist_single(d, ids && vocab > 0 ? ids[0] : 0);
         return;
     }
     double inv_t = 1 / cfg->temperature;
@@ -494,8 +498,14 @@ void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struc
     normalise(&w);
 }
 
+void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struct mx_counts *counts,
+                    const float *logits, int vocab, struct mx_dist *d)
+{
+    mx_sample_dist_of(s, cfg, counts, logits, NULL, vocab, d);
+}
+
 /* Index of the first logit >= floor; the caller knows that there is one. */
-static int32_t first_at_least(const float *x, int n, float floor)
+static int first_at_least(const float *x, int n, float floor)
 {
     int i = 0;
     next_block(x, n, &i, floor);
@@ -504,29 +514,43 @@ static int32_t first_at_least(const float *x, int n, float floor)
     return i;
 }
 
-int32_t mx_sample_argmax(const mtplx_sampling *cfg, const struct mx_counts *counts,
-                         const float *logits, int vocab)
+/* The place of the highest logit. Under penalties: the best of the seen tokens against the best of
+ * the others. Membership is only looked up for a token that would win: each seen one at most once,
+ * and each record of the scan. */
+static int argmax_place(const mtplx_sampling *cfg, const struct mx_counts *counts,
+                        const float *logits, const int32_t *ids, int n)
 {
-    if (vocab <= 0)
-        return 0;
     if (!mx_counts_active(counts, cfg)) {
-        float max = mx_logit_clamp(mx_logits_max(logits, (size_t)vocab));
-        return max >= -FLT_MAX ? first_at_least(logits, vocab, max) : 0;
+        float max = mx_logit_clamp(mx_logits_max(logits, (size_t)n));
+        return max >= -FLT_MAX ? first_at_least(logits, n, max) : 0;
     }
-    /* The best of the seen tokens against the best of the others. Membership is only looked up for
-     * a token that would win: each seen id at most once, and each record of the scan. */
     float best;
-    int32_t id = mx_counts_best(counts, cfg, logits, vocab, &best);
-    for (int i = 0; i < vocab;) {
-        int end = next_block(logits, vocab, &i, best);
+    int at = mx_counts_best(counts, cfg, logits, ids, n, &best);
+    for (int i = 0; i < n;) {
+        int end = next_block(logits, n, &i, best);
         for (; i < end; i++) {
             float x = mx_logit_clamp(logits[i]);
-            bool wins = x > best || (x == best && x >= -FLT_MAX && i < id);
-            if (wins && !mx_counts_seen(counts, i)) {
+            bool wins = x > best || (x == best && x >= -FLT_MAX && i < at);
+            if (wins && !mx_counts_seen(counts, ids ? ids[i] : i)) {
                 best = x;
-                id = i;
+                at = i;
             }
         }
     }
-    return id;
+    return at;
+}
+
+int32_t mx_sample_argmax_of(const mtplx_sampling *cfg, const struct mx_counts *counts,
+                            const float *logits, const int32_t *ids, int n)
+{
+    if (n <= 0)
+        return 0;
+    int at = argmax_place(cfg, counts, logits, ids, n);
+    return ids ? ids[at] : at;
+}
+
+int32_t mx_sample_argmax(const mtplx_sampling *cfg, const struct mx_counts *counts,
+                         const float *logits, int vocab)
+{
+    return mx_sample_argmax_of(cfg, counts, logits, NULL, vocab);
 }

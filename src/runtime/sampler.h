@@ -56,9 +56,20 @@ void mx_sampler_free(struct mx_sampler *s);
 void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struct mx_counts *counts,
                     const float *logits, int vocab, struct mx_dist *d);
 
+/* The same over part of the vocabulary: logits[i] is that of token ids[i], ids ascend, and
+ * n <= the sampler's vocabulary. The law lives on those tokens: softmax, top-p and the other
+ * filters see nothing else. ids NULL: token i. */
+void mx_sample_dist_of(struct mx_sampler *s, const mtplx_sampling *cfg,
+                       const struct mx_counts *counts, const float *logits, const int32_t *ids,
+                       int n, struct mx_dist *d);
+
 /* Highest logit after penalties, ties to the lower id. */
 int32_t mx_sample_argmax(const mtplx_sampling *cfg, const struct mx_counts *counts,
                          const float *logits, int vocab);
+
+/* The same over part of the vocabulary, as mx_sample_dist_of() takes it. Returns the token. */
+int32_t mx_sample_argmax_of(const mtplx_sampling *cfg, const struct mx_counts *counts,
+                            const float *logits, const int32_t *ids, int n);
 
 /* Speculative acceptance (Leviathan et al. 2023; Chen et al. 2023). The proof that the emitted
  * tokens follow p, with truncated supports and with uniforms that a discarded draft has used
