@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "runtime/sampler.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,6 +273,27 @@ static mtplx_status open_exec(mtplx_model *m, int max_rows, mtplx_error *err)
     return d->ops->reserve(d, rows, (int64_t)m->geometry.context + MX_MAX_LAG, err);
 }
 
+/* What learned facts hold for: these weights, run this way on this machine. */
+static struct mx_state *open_state(const mtplx_model *m, const mtplx_load_options *o)
+{
+    char text[2 * PATH_MAX + 512];
+    char *real = realpath(m->path, NULL);
+    const mtplx_model_info *i = &m->info;
+    int n = snprintf(text, sizeof text,
+                     "%s; %s %s, %llu + %llu parameters, %llu bytes, mtp %s %d, mlp %d, "
+                     "adapter %s; %s, %d threads",
+                     real ? real : m->path, i->model_type, i->quantization,
+                     (unsigned long long)i->parameters, (unsigned long long)i->mtp_parameters,
+                     (unsigned long long)i->weight_bytes, i->mtp_source ? i->mtp_source : "none",
+                     (int)o->mtp_proj_quant, (int)o->mlp_proj_quant,
+                     o->mtp_adapter && !o->no_mtp ? o->mtp_adapter : "none", i->device, i->threads);
+    free(real);
+    if (n < 0 || (size_t)n >= sizeof text)
+        return NULL;
+    mx_state_machine(text, sizeof text);
+    return mx_state_new(text);
+}
+
 /* ---- Load and free ------------------------------------------------------------------------ */
 
 static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_loader *l,
@@ -340,6 +362,7 @@ static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_opti
     if ((st = bind(m, o, &l, err)) != MTPLX_OK)
         return st;
     fill_info(m, &l);
+    m->state = open_state(m, o);
     return MTPLX_OK;
 }
 
@@ -400,6 +423,7 @@ void mtplx_model_free(mtplx_model *m)
 {
     if (!m)
         return;
+    mx_state_free(m->state);
     if (m->device)
         free_device_side(m);
     mx_chat_free(m->chat);

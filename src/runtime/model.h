@@ -8,6 +8,7 @@
 #include "families/family.h"
 #include "families/loader.h"
 #include "runtime/draft_vocab.h"
+#include "runtime/state.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -57,6 +58,8 @@ struct mtplx_model {
     struct mx_devbuf drafts; /* [rows][hidden] MTP outputs */
     struct mx_hostbuf out_logits, out_hidden;
     struct mx_hostbuf batch, mtp_batch; /* tokens, positions and segments of a call */
+
+    struct mx_state *state; /* learned facts of earlier runs, or NULL; under `lock` */
 };
 
 /* Grows a buffer to at least `bytes`. Contents are lost. */
