@@ -90,8 +90,9 @@ typedef struct mtplx_load_options {
     mtplx_proj_quant mtp_proj_quant; /* re-quantise the MTP head's projections at load */
     mtplx_proj_quant mlp_proj_quant; /* re-quantise the trunk's MLP projections at load */
     int max_rows;                    /* rows of one prefill chunk; 0: 256 */
-    /* Tokens that may be drafted: 0 the likeliest 32,768 (all of a smaller vocabulary), -1 all, or
-     * their number; stop tokens, added tokens and single bytes are always among them. Fewer make
+    /* Tokens that may be drafted: 0 the likeliest 32,768 (all of a smaller vocabulary), tokens of
+     * earlier answers on this machine before others; -1 all; or their number, the same tokens
+     * every time; stop tokens, added tokens and single bytes are always among them. Fewer make
      * drafting faster and, much later, acceptance lower; they never change the law of the output.
      */
     int draft_vocab;

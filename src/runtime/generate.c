@@ -196,6 +196,7 @@ static bool emit(mtplx_gen *g, int32_t token)
         g->stats.first_token_ns = now - g->started_ns;
     }
     g->out[g->n_out++] = token;
+    mx_misses_note(g->seq->model->misses, token);
     g->stats.generated_tokens = g->n_out;
     g->stats.decode_ns = now - g->first_ns;
     if (!g->opt.ignore_stop && mtplx_model_is_stop_token(g->seq->model, token))

@@ -8,6 +8,7 @@
 #include "families/family.h"
 #include "families/loader.h"
 #include "runtime/draft_vocab.h"
+#include "runtime/misses.h"
 #include "runtime/state.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -47,6 +48,7 @@ struct mtplx_model {
     int32_t stops[MX_MAX_STOPS];
     int n_stops;
     struct mx_draft_vocab draft;
+    struct mx_misses *misses; /* NULL: not recorded; used under `lock` */
     mtplx_model_info info;
     char quantization[64];
 

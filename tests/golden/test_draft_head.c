@@ -3,7 +3,11 @@
  * stop set can be drafted; the public draft step keeps the full vocabulary. */
 #include "golden.h"
 
+#include "base/file.h"
 #include "runtime/forward.h"
+
+#include <dirent.h>
+#include <unistd.h>
 
 #define NEW_TOKENS 24
 #define PROMPT 12
@@ -267,6 +271,126 @@ static void a_batch_equals_its_members(void **state)
     mtplx_model_free(m);
 }
 
+/* ---- Misses ------------------------------------------------------------------------------- */
+
+enum { LARGE = MX_DRAFT_VOCAB + 232, SMALL = 320, HIDDEN = 64 };
+
+/* Rows of a vocabulary matrix over and over; those behind the draft vocabulary are doubled, so that
+ * they win. */
+static uint16_t *enlarge(const struct mx_tensor *t)
+{
+    uint16_t *rows = malloc(sizeof *rows * LARGE * HIDDEN);
+    for (size_t i = 0; i < LARGE; i++) {
+        memcpy(rows + i * HIDDEN, (const uint16_t *)t->data + i % SMALL * HIDDEN, 2 * HIDDEN);
+        for (size_t j = 0; i >= MX_DRAFT_VOCAB && j < HIDDEN; j++)
+            rows[i * HIDDEN + j] = (uint16_t)(rows[i * HIDDEN + j] + 0x80); /* exponent + 1 */
+    }
+    return rows;
+}
+
+static void write_config(const char *dir)
+{
+    char path[600];
+    size_t len;
+    char *text =
+        mx_file_read(src_path("tests/golden/qwen3_5_text/config.json"), 1 << 20, &len, NULL);
+    char *at = strstr(text, "\"vocab_size\": 320");
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *f = fopen(path, "w");
+    fprintf(f, "%.*s\"vocab_size\": %d%s", (int)(at - text), text, LARGE,
+            at + strlen("\"vocab_size\": 320"));
+    fclose(f);
+    free(text);
+}
+
+/* The text fixture with a vocabulary that is larger than the default draft vocabulary. */
+static void write_large(const char *dir)
+{
+    struct mx_safetensors st;
+    char path[600];
+    uint16_t *made[2] = {NULL, NULL};
+    size_t k = 0;
+    struct mx_st_writer *w = mx_st_writer_new("pt", NULL);
+    write_config(dir);
+    assert_int_equal(
+        mx_safetensors_open(&st, src_path("tests/golden/qwen3_5_text/model.safetensors"), NULL),
+        MTPLX_OK);
+    for (size_t i = 0; i < st.count; i++) {
+        const struct mx_tensor *t = &st.tensors[i];
+        int64_t shape[MX_MAX_DIMS];
+        const void *data = t->data;
+        memcpy(shape, t->shape, sizeof shape);
+        if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head")) {
+            shape[0] = LARGE;
+            data = made[k++] = enlarge(t);
+        }
+        assert_int_equal(mx_st_writer_add(w, t->name, t->dtype, t->ndim, shape, data, NULL),
+                         MTPLX_OK);
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_int_equal(mx_st_writer_finish(w, path, NULL), MTPLX_OK);
+    mx_st_writer_free(w);
+    mx_safetensors_close(&st);
+    free(made[0]);
+    free(made[1]);
+}
+
+static void remove_dir(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir))
+        unlinkat(dirfd(dir), e->d_name, 0); /* fails for . and .. */
+    closedir(dir);
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* Tokens of an answer that the model cannot draft. */
+static int missed(mtplx_model *m)
+{
+    int32_t out[NEW_TOKENS];
+    mtplx_gen_options o = {
+        .sampling = greedy, .max_tokens = NEW_TOKENS, .depth = 2, .ignore_stop = true};
+    size_t n = answer(m, 1, o, out, NULL);
+    int count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += !drafts(m, out[i]);
+    return count;
+}
+
+static void tokens_that_were_missed_are_drafted_next_time(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/mtplx-large-XXXXXX";
+    char *old = getenv("MTPLX_STATE_DIR") ? strdup(getenv("MTPLX_STATE_DIR")) : NULL;
+    assert_non_null(mkdtemp(dir));
+    write_large(dir);
+    setenv("MTPLX_STATE_DIR", dir, 1);
+    mtplx_model *m = open_model(dir, "cpu", 0, MTPLX_PROJ_KEEP);
+    assert_int_equal(m->draft.n, MX_DRAFT_VOCAB);
+    assert_true(drafts(m, MX_DRAFT_VOCAB - 2) && !drafts(m, LARGE - 1));
+    assert_true(missed(m) > 0);
+    assert_true(missed(m) > 0); /* fixed while loaded */
+    mtplx_model_free(m);
+
+    m = open_model(dir, "cpu", 0, MTPLX_PROJ_KEEP);
+    assert_int_equal(m->draft.n, MX_DRAFT_VOCAB);
+    assert_int_equal(missed(m), 0);
+    mtplx_model_free(m);
+    m = open_model(dir, "cpu", 0, MTPLX_PROJ_KEEP); /* and remembered without new misses */
+    assert_int_equal(missed(m), 0);
+    mtplx_model_free(m);
+
+    m = open_model(dir, "cpu", MX_DRAFT_VOCAB, MTPLX_PROJ_KEEP); /* asked for: always the same */
+    assert_true(missed(m) > 0);
+    mtplx_model_free(m);
+    remove_dir(dir);
+    if (old)
+        setenv("MTPLX_STATE_DIR", old, 1);
+    else
+        unsetenv("MTPLX_STATE_DIR");
+    free(old);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +400,7 @@ int main(void)
         cmocka_unit_test(stops_and_markers_can_be_drafted),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(a_batch_equals_its_members),
+        cmocka_unit_test(tokens_that_were_missed_are_drafted_next_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "device/common.h"
 #include "runtime/draft_vocab.h"
+#include "runtime/misses.h"
 #include "runtime/sampler.h"
 
 /* ---- Choice ------------------------------------------------------------------------------- */
@@ -120,6 +121,96 @@ static void odd_tokenizers_are_bounded(void **state)
     from.vocab = 4;
     check_choice(&from, 1, 4, NULL);
     mx_tokenizer_free(t);
+}
+
+/* ---- Misses ------------------------------------------------------------------------------- */
+
+static void check_ranked(struct mx_misses *m, size_t n, const int32_t *want)
+{
+    size_t have;
+    const int32_t *ids = mx_misses_ranked(m, &have);
+    assert_int_equal(have, n);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(ids[i], want[i]);
+}
+
+static void misses_are_counted_and_come_back(void **state)
+{
+    (void)state;
+    const int32_t known[] = {1, 4, 9};
+    struct mx_misses *m = mx_misses_new(NULL, 100);
+    mx_misses_note(m, 50); /* nothing is watched yet */
+    mx_misses_watch(m, known, 3);
+    assert_false(mx_misses_grown(m));
+    const int32_t tokens[] = {4, 1, 9, 50, -1, 100, INT32_MAX, 7, 7, 99, 0, 0, 7};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        mx_misses_note(m, tokens[i]);
+    assert_true(mx_misses_grown(m));
+    check_ranked(m, 4, (int32_t[]){7, 0, 50, 99});
+
+    json_t *saved = mx_misses_json(m);
+    mx_misses_free(m);
+    m = mx_misses_new(saved, 99); /* a smaller vocabulary than was saved */
+    json_decref(saved);
+    mx_misses_watch(m, known, 3);
+    check_ranked(m, 3, (int32_t[]){7, 0, 50});
+    mx_misses_note(m, 50);
+    mx_misses_note(m, 50);
+    check_ranked(m, 3, (int32_t[]){7, 50, 0});
+    mx_misses_free(m);
+    mx_misses_note(NULL, 1);
+    mx_misses_watch(NULL, NULL, 0);
+    mx_misses_free(NULL);
+    assert_false(mx_misses_grown(NULL));
+}
+
+static void full_records_age(void **state)
+{
+    (void)state;
+    const int32_t known[] = {0};
+    size_t n;
+    struct mx_misses *m = mx_misses_new(NULL, 1 << 20);
+    mx_misses_watch(m, known, 1);
+    for (int32_t i = 1; i <= MX_MISSES_MAX; i++) {
+        mx_misses_note(m, i);
+        if (i % 2)
+            mx_misses_note(m, i);
+    }
+    mx_misses_ranked(m, &n);
+    assert_int_equal(n, MX_MISSES_MAX);
+    mx_misses_note(m, 1 << 19); /* the tokens counted once go */
+    mx_misses_ranked(m, &n);
+    assert_int_equal(n, MX_MISSES_MAX / 2 + 1);
+    for (int32_t i = 0; i < 100000; i++)
+        mx_misses_note(m, i * 7);
+    mx_misses_ranked(m, &n);
+    assert_true(n <= MX_MISSES_MAX);
+    mx_misses_free(m);
+}
+
+static void unsound_records_are_ignored(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{}",
+        "{\"tokens\":5,\"counts\":{}}",
+        "{\"tokens\":[1,2],\"counts\":[]}",
+        "{\"tokens\":[-1,16,9999999999,\"3\",null,2.5],\"counts\":[1,1,1,1,1,1]}",
+        "{\"tokens\":[1,2,3],\"counts\":[0,-4,4294967296]}",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *v = json_loads(texts[i], 0, NULL);
+        struct mx_misses *m = mx_misses_new(v, 16);
+        assert_non_null(v);
+        check_ranked(m, 0, NULL);
+        json_decref(v);
+        mx_misses_free(m);
+    }
+    json_t *v = json_loads("{\"tokens\":[5,5,3],\"counts\":[4294967295,7,1]}", 0, NULL);
+    struct mx_misses *m = mx_misses_new(v, 16);
+    check_ranked(m, 2, (int32_t[]){5, 3});
+    json_decref(v);
+    mx_misses_free(m);
 }
 
 /* ---- Gather ------------------------------------------------------------------------------- */
@@ -352,6 +443,9 @@ int main(void)
         cmocka_unit_test(stops_and_observed_tokens_come_first),
         cmocka_unit_test(without_a_tokenizer_low_ids_are_taken),
         cmocka_unit_test(odd_tokenizers_are_bounded),
+        cmocka_unit_test(misses_are_counted_and_come_back),
+        cmocka_unit_test(full_records_age),
+        cmocka_unit_test(unsound_records_are_ignored),
         cmocka_unit_test(every_kind_gathers),
         cmocka_unit_test(heads_are_copied_as_asked),
         cmocka_unit_test(part_of_a_row_is_sampled_as_the_row),
