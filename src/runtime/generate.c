@@ -92,8 +92,7 @@ static mtplx_status check_options(const mtplx_seq *s, size_t count, mtplx_gen_op
 
 static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
 {
-    int vocab = g->seq->model->geometry.vocab, k = g->opt.sampling.top_k;
-    int support = k > 0 && k < vocab ? k : vocab;
+    int vocab = g->seq->model->geometry.vocab;
     mtplx_status st;
     g->greedy = mx_sampling_greedy(&g->opt.sampling);
     g->counting = has_penalties(&g->opt.sampling);
@@ -108,10 +107,10 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
         return MTPLX_OK;
     if (!(g->sampler = mx_sampler_new(vocab, err)))
         return MTPLX_ERR_MEMORY;
-    if ((st = mx_dist_reserve(&g->p, support, err)) != MTPLX_OK)
+    if ((st = mx_dist_reserve_for(&g->p, &g->opt.sampling, vocab, err)) != MTPLX_OK)
         return st;
     for (int i = 0; i < g->opt.depth; i++)
-        if ((st = mx_dist_reserve(&g->q[i], support, err)) != MTPLX_OK)
+        if ((st = mx_dist_reserve_for(&g->q[i], &g->opt.sampling, vocab, err)) != MTPLX_OK)
             return st;
     return MTPLX_OK;
 }

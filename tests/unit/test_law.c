@@ -179,14 +179,14 @@ static void model_open(struct model *m, const struct setting *s)
     for (int c = 0; c < CONTEXTS; c++) {
         float target[VOCAB], draft[VOCAB];
         make_logits(c, s->order, target, draft);
-        assert_int_equal(mx_dist_reserve(&m->p[c], VOCAB, NULL), MTPLX_OK);
-        assert_int_equal(mx_dist_reserve(&m->q[c], VOCAB, NULL), MTPLX_OK);
-        assert_int_equal(mx_dist_reserve(&m->wide_q[c], VOCAB, NULL), MTPLX_OK);
+        assert_int_equal(mx_dist_reserve_for(&m->p[c], &s->target, VOCAB, NULL), MTPLX_OK);
+        assert_int_equal(mx_dist_reserve_for(&m->q[c], &s->draft, VOCAB, NULL), MTPLX_OK);
+        assert_int_equal(mx_dist_reserve_for(&m->wide_q[c], &wide, VOCAB, NULL), MTPLX_OK);
         mx_sample_dist(sampler, &s->target, NULL, target, VOCAB, &m->p[c]);
         draft_dist(sampler, s, &s->draft, draft, &m->q[c]);
         draft_dist(sampler, s, &wide, draft, &m->wide_q[c]);
-        for (int i = 0; i < m->p[c].n; i++)
-            m->law[c][m->p[c].ids[i]] = m->p[c].p[i];
+        for (int x = 0; x < VOCAB; x++)
+            m->law[c][x] = mx_dist_prob(&m->p[c], x);
     }
     mx_sampler_free(sampler);
 }
@@ -481,11 +481,24 @@ static void every_planted_mistake_is_found(void **state)
 
 /* ---- Closed form -------------------------------------------------------------------------- */
 
+/* The tokens of a law in the order of its draws: lists as they are stored, wide laws by token. */
+static int entries(const struct mx_dist *d)
+{
+    const struct mx_wide *w = mx_dist_wide(d);
+    return w ? w->n : d->n;
+}
+
+static int32_t entry(const struct mx_dist *d, int i)
+{
+    const struct mx_wide *w = mx_dist_wide(d);
+    return !w ? d->ids[i] : w->ids ? w->ids[i] : i;
+}
+
 static bool draws_past(const struct mx_dist *p, const struct mx_dist *q, double u, int rank)
 {
     int32_t id = mx_spec_residual(p, q, u);
     int at = 0;
-    while (at < p->n && p->ids[at] != id)
+    while (at < entries(p) && entry(p, at) != id)
         at++;
     return at > rank;
 }
@@ -526,18 +539,18 @@ static double acceptance(const struct mx_dist *p, const struct mx_dist *q, int32
 static void check_closed_form(const struct mx_dist *p, const struct mx_dist *q)
 {
     double rejected = 0, before = 0;
-    for (int i = 0; i < q->n; i++)
-        rejected += q->p[i] * (1 - acceptance(p, q, q->ids[i]));
-    for (int i = 0; i < p->n; i++) {
-        int32_t z = p->ids[i];
+    for (int i = 0; i < entries(q); i++)
+        rejected += mx_dist_prob(q, entry(q, i)) * (1 - acceptance(p, q, entry(q, i)));
+    for (int i = 0; i < entries(p); i++) {
+        int32_t z = entry(p, i);
         double up_to = residual_up_to(p, q, i);
         double law = mx_dist_prob(q, z) * acceptance(p, q, z) + rejected * (up_to - before);
         before = up_to;
-        assert_true(fabs(law - p->p[i]) < 1e-12);
+        assert_true(fabs(law - mx_dist_prob(p, z)) < 1e-12);
     }
     assert_true(fabs(before - 1) < 1e-12);
-    for (int i = 0; i < q->n; i++)
-        assert_true(mx_dist_prob(p, q->ids[i]) > 0 || acceptance(p, q, q->ids[i]) == 0);
+    for (int i = 0; i < entries(q); i++)
+        assert_true(mx_dist_prob(p, entry(q, i)) > 0 || acceptance(p, q, entry(q, i)) == 0);
 }
 
 static void accepted_plus_residual_is_p(void **state)
