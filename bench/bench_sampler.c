@@ -90,7 +90,8 @@ static int bench_vocab(int vocab, int reps)
     float *rows = malloc((size_t)vocab * ROWS * sizeof *rows);
     bool ok = s && rows;
     for (int r = 0; r < ROWS && ok; r++) {
-        ok = mx_dist_reserve(&d[r], vocab, NULL) == MTPLX_OK;
+        ok = mx_dist_reserve(&d[r], vocab, NULL) == MTPLX_OK &&
+             mx_wide_reserve(&d[r].wide, vocab, NULL) == MTPLX_OK;
         make_row(rows + (size_t)r * (size_t)vocab, vocab, (uint64_t)r);
     }
     for (size_t i = 0; i < sizeof settings / sizeof *settings && ok; i++) {
@@ -99,7 +100,7 @@ static int bench_vocab(int vocab, int reps)
         double dist = time_dist(s, cfg, rows, vocab, d, reps);
         double kept = 0;
         for (int r = 0; r < ROWS; r++)
-            kept += (double)d[r].n / ROWS;
+            kept += (double)(d[r].n + d[r].wide.n) / ROWS;
         printf("%7d  %-18s %9.1f %9.1f %9.1f %10.1f %8.2f\n", vocab, settings[i].name,
                time_argmax(cfg, rows, vocab, reps), dist, time_accept(d, reps), kept,
                dist * 1e3 / vocab);

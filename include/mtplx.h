@@ -99,6 +99,13 @@ typedef struct mtplx_load_options {
     mtplx_proj_quant mlp_proj_quant; /* re-quantise the trunk's MLP projections at load */
     int max_rows;                    /* rows of one prefill chunk; 0: 256 */
     mtplx_profile profile;
+    /* Tokens that may be drafted: 0 the likeliest 32,768 (all of a smaller vocabulary), tokens of
+     * earlier answers on this machine before others; -1 all; or their number, the same tokens
+     * every time; stop tokens, added tokens and single bytes are always among them. Fewer make
+     * drafting faster and, much later, acceptance lower; they never change the law of the output.
+     */
+    int draft_vocab;
+    mtplx_proj_quant draft_head_quant; /* re-quantise the copy of the output head that drafts */
 } mtplx_load_options;
 
 /* Loads a checkpoint directory in Hugging Face or MLX layout. The fast profile copies matrices
@@ -139,6 +146,8 @@ typedef struct mtplx_model_info {
     uint64_t mtp_parameters;
     uint64_t weight_bytes; /* bytes of the mapped tensors in use */
     int threads;
+    int draft_vocab;           /* tokens that may be drafted; 0 without an MTP head */
+    uint64_t draft_head_bytes; /* of the output head's copy that drafts; 0: the head itself does */
 } mtplx_model_info;
 
 MTPLX_API const mtplx_model_info *mtplx_model_get_info(const mtplx_model *model);
@@ -244,7 +253,8 @@ MTPLX_API mtplx_status mtplx_seq_commit(mtplx_seq *seq, size_t keep, mtplx_error
 
 /* One draft step of the MTP head for `n` sequences in one pass: feeds tokens[i] as the token after
  * the last committed one (first step since a commit) or after the previous draft, and returns the
- * logits [n][vocab_size] of the token after it. At most MTPLX_MAX_DEPTH steps between commits; a
+ * logits [n][vocab_size] of the token after it, over the full vocabulary whatever draft_vocab says:
+ * only mtplx_gen drafts with fewer. At most MTPLX_MAX_DEPTH steps between commits; a
  * commit or a committing forward ends the drafting. Committed state does not change.
  * Errors: ARGUMENT (no MTP head, nothing committed, rows pending, too many steps), MEMORY. */
 MTPLX_API mtplx_status mtplx_draft(mtplx_model *model, mtplx_seq *const *seqs,

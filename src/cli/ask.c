@@ -10,7 +10,10 @@
 
 #include "mtplx.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -38,6 +41,8 @@ enum {
     ASK_MTP_ADAPTER,
     ASK_MERGE_ADAPTER,
     ASK_MTP_REQUANT,
+    ASK_DRAFT_VOCAB,
+    ASK_DRAFT_REQUANT,
     ASK_PROJ_REQUANT,
     ASK_FLAGS,
 };
@@ -187,6 +192,19 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                          .env = "MTPLX_MTP_REQUANT",
                          .fallback = "keep",
                          .help = "Re-quantise the MTP head's projections at load."},
+    [ASK_DRAFT_VOCAB] = {.name = "draft-vocab",
+                         .kind = MX_CLI_TEXT,
+                         .value = "full|N",
+                         .env = "MTPLX_DRAFT_VOCAB",
+                         .fallback = "32768, or full where the vocabulary is smaller",
+                         .help = "Draft only the N likeliest tokens; never changes what the model "
+                                 "would say."},
+    [ASK_DRAFT_REQUANT] = {.name = "draft-requant",
+                           .kind = MX_CLI_CHOICE,
+                           .choices = "keep q4 q8",
+                           .env = "MTPLX_DRAFT_REQUANT",
+                           .fallback = "keep",
+                           .help = "Re-quantise the drafting copy of the output head at load."},
     [ASK_PROJ_REQUANT] = {.name = "proj-requant",
                           .kind = MX_CLI_CHOICE,
                           .choices = "keep q4 q8",
@@ -232,6 +250,29 @@ static mtplx_proj_quant requant(const struct ask *a, int flag)
                                      : MTPLX_PROJ_KEEP;
 }
 
+/* "full", or a number of tokens; the range is that of vocabularies. 0 when it is neither. */
+static int draft_vocab(const char *text)
+{
+    char *end;
+    if (strcmp(text, "full") == 0)
+        return -1;
+    if (!isdigit((unsigned char)text[0]))
+        return 0;
+    errno = 0;
+    long n = strtol(text, &end, 10);
+    return *end == '\0' && errno == 0 && n <= 1 << 24 ? (int)n : 0;
+}
+
+static mtplx_status check_draft_vocab(struct ask *a)
+{
+    const struct mx_cli_value *v = &a->args->values[ASK_DRAFT_VOCAB];
+    if (v->source == MX_CLI_DEFAULT || draft_vocab(v->text) != 0)
+        return MTPLX_OK;
+    return mx_error(
+        &a->err, MTPLX_ERR_ARGUMENT, "%s takes full or an integer from 1 to %d, not \"%.40s\"",
+        v->source == MX_CLI_EXPLICIT ? "--draft-vocab" : "MTPLX_DRAFT_VOCAB", 1 << 24, v->text);
+}
+
 static mtplx_load_options load_options(const struct ask *a)
 {
     const struct mx_cli_value *v = a->args->values;
@@ -244,6 +285,8 @@ static mtplx_load_options load_options(const struct ask *a)
         .mtp_proj_quant = requant(a, ASK_MTP_REQUANT),
         .mlp_proj_quant = requant(a, ASK_PROJ_REQUANT),
         .max_rows = (int)v[ASK_CHUNK].integer,
+        .draft_vocab = given(a, ASK_DRAFT_VOCAB) ? draft_vocab(v[ASK_DRAFT_VOCAB].text) : 0,
+        .draft_head_quant = requant(a, ASK_DRAFT_REQUANT),
     };
 }
 
@@ -410,7 +453,7 @@ static mtplx_status check_arguments(struct ask *a)
         return mx_error(&a->err, MTPLX_ERR_ARGUMENT, "--system is not valid UTF-8 text");
     if (given(a, ASK_MERGE_ADAPTER) && on(a, ASK_MERGE_ADAPTER) && !given(a, ASK_MTP_ADAPTER))
         return mx_error(&a->err, MTPLX_ERR_ARGUMENT, "--merge-mtp-adapter needs --mtp-adapter");
-    return MTPLX_OK;
+    return check_draft_vocab(a);
 }
 
 static int run(const struct mx_cli_args *args, struct mx_cli_out *out)

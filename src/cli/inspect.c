@@ -58,9 +58,11 @@ static json_t *quants_json(const struct mx_inspect *r)
 
 static json_t *mtp_json(const struct mx_inspect *r)
 {
-    return json_pack("{s:b, s:o, s:I, s:o}", "present", r->has_mtp, "file",
+    return json_pack("{s:b, s:o, s:I, s:o, s:o, s:I}", "present", r->has_mtp, "file",
                      text_or_null(r->mtp_source), "parameters", (json_int_t)r->mtp_parameters,
-                     "norm_encoding", text_or_null(r->mtp_norms));
+                     "norm_encoding", text_or_null(r->mtp_norms), "draft_vocab",
+                     number_or_null(r->draft_vocab), "draft_head_bytes",
+                     (json_int_t)r->draft_head_bytes);
 }
 
 static json_t *report_json(const struct mx_inspect *r)
@@ -216,6 +218,17 @@ static void loaded(struct mx_strbuf *b, const struct mx_inspect *r)
         mx_strbuf_printf(b, " parameters, from %s\n", r->mtp_source ? r->mtp_source : "?");
     } else {
         mx_strbuf_puts(b, "none\n");
+    }
+    if (r->has_mtp) {
+        label(b, "drafts");
+        if (r->draft_head_bytes > 0) {
+            mx_strbuf_printf(b, "%d of %lld tokens, from a copy of their part of the head: ",
+                             r->draft_vocab, (long long)r->vocab);
+            human_bytes(b, r->draft_head_bytes);
+        } else {
+            mx_strbuf_puts(b, "all tokens");
+        }
+        mx_strbuf_puts(b, "\n");
     }
     label(b, "norms");
     mx_strbuf_printf(b, "%s", r->trunk_norms ? r->trunk_norms : "unknown");

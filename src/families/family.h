@@ -62,6 +62,10 @@ struct mx_family {
 
     /* logits [n][vocab] of hidden [n][hidden]. */
     void (*logits)(const void *arch, struct mx_exec *x, const float *hidden, int n, float *logits);
+
+    /* The matrix [vocab][hidden] whose product with hidden is all that logits() does, so that the
+     * runtime may compute some of its rows only; NULL (or no such function) when it is more. */
+    const struct mx_weight *(*output_head)(const void *arch);
 };
 
 /* The family for a config's model_type, or NULL. */

@@ -111,6 +111,17 @@ void mx_weight_row(const struct mx_weight *w, int64_t row, float *out);
 mtplx_status mx_load_requant(struct mx_loader *l, struct mx_weight *w, mtplx_proj_quant q,
                              const char *name, mtplx_error *err);
 
+/* Bytes of `rows` rows of a weight of any kind, scales and biases included. */
+uint64_t mx_weight_bytes(const struct mx_weight *w, int64_t rows);
+
+/* *to becomes the rows ids[0 .. n) of `from` (each below from->out), in that order and in their
+ * stored form, copied to memory owned by the weights. Not bound. Errors: MEMORY. */
+mtplx_status mx_load_rows(struct mx_loader *l, const struct mx_weight *from, const int32_t *ids,
+                          int n, struct mx_weight *to, mtplx_error *err);
+
+/* Frees what mx_load_rows() copied for `w`, before it is bound. */
+void mx_load_drop(struct mx_loader *l, const struct mx_weight *w);
+
 /* Binds a weight to the device; it is unbound when the weights are freed. */
 mtplx_status mx_load_bind(struct mx_loader *l, struct mx_weight *w, mtplx_error *err);
 

@@ -604,6 +604,12 @@ static void logits(const void *arch, struct mx_exec *x, const float *hidden, int
     mx_linear_apply(x->device, &p, 1, hidden, n, NULL);
 }
 
+static const struct mx_weight *output_head(const void *arch)
+{
+    const struct qwen *m = arch;
+    return m->head.lora ? NULL : &m->head.w;
+}
+
 static const char *const model_types[] = {"qwen3_5", "qwen3_5_text", NULL};
 
 const struct mx_family mx_family_qwen3_5 = {
@@ -613,4 +619,5 @@ const struct mx_family mx_family_qwen3_5 = {
     .forward = forward,
     .mtp_forward = mtp_forward,
     .logits = logits,
+    .output_head = output_head,
 };

@@ -47,7 +47,8 @@
  * already drawn: it would be kept only when its uniform came out one way.
  *
  * In floating point the identities hold to rounding: 1e-15 per token, far below the 2^-53 grain of
- * the uniforms times the support. */
+ * the uniforms times the support. That p and q may come from single-precision weights (wide.h) does
+ * not touch them: whatever made p, it is p that is emitted. */
 #include "runtime/sampler.h"
 
 /* Pairs up to which plain searches beat building the index. */
@@ -90,7 +91,10 @@ static inline double excess(const struct mx_dist *p, const struct mx_dist *q, in
 
 int32_t mx_spec_residual(const struct mx_dist *p, const struct mx_dist *q, double u)
 {
-    bool indexed = (int64_t)p->n * q->n > SEARCH_PAIRS;
+    int32_t token;
+    if (mx_dist_wide(p))
+        return mx_wide_residual(&p->wide, q, u, &token) ? token : mx_dist_draw(p, u);
+    bool indexed = (int64_t)p->n * q->n > SEARCH_PAIRS; /* looking up in a wide q is cheap */
     if (indexed)
         index_by_id(q);
     double total = 0;

@@ -189,28 +189,47 @@ static float penalised(const struct slot *s, const mtplx_sampling *cfg, float lo
     return (float)x;
 }
 
-void mx_counts_apply(const struct mx_counts *c, const mtplx_sampling *cfg, float *row, int vocab)
+/* The place of a token in a row, or -1. */
+static int place_of(int32_t id, const int32_t *ids, int n)
+{
+    if (!ids)
+        return id < n ? id : -1;
+    int low = 0, high = n;
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+        if (ids[mid] < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n && ids[low] == id ? low : -1;
+}
+
+void mx_counts_apply(const struct mx_counts *c, const mtplx_sampling *cfg, float *row,
+                     const int32_t *ids, int n)
 {
     for (size_t i = 0; i <= c->mask; i++) {
         const struct slot *s = &c->slots[i];
-        if (s->id >= 0 && s->id < vocab)
-            row[s->id] = penalised(s, cfg, row[s->id]);
+        int at = s->id >= 0 ? place_of(s->id, ids, n) : -1;
+        if (at >= 0)
+            row[at] = penalised(s, cfg, row[at]);
     }
 }
 
-int32_t mx_counts_best(const struct mx_counts *c, const mtplx_sampling *cfg, const float *logits,
-                       int vocab, float *value)
+int mx_counts_best(const struct mx_counts *c, const mtplx_sampling *cfg, const float *logits,
+                   const int32_t *ids, int n, float *value)
 {
-    int32_t best = 0;
+    int best = 0;
     *value = -INFINITY;
     for (size_t i = 0; i <= c->mask; i++) {
         const struct slot *s = &c->slots[i];
-        if (s->id < 0 || s->id >= vocab)
+        int at = s->id >= 0 ? place_of(s->id, ids, n) : -1;
+        if (at < 0)
             continue;
-        float x = penalised(s, cfg, logits[s->id]);
-        if (x > *value || (x == *value && x > -INFINITY && s->id < best)) {
+        float x = penalised(s, cfg, logits[at]);
+        if (x > *value || (x == *value && x > -INFINITY && at < best)) {
             *value = x;
-            best = s->id;
+            best = at;
         }
     }
     return best;

@@ -10,12 +10,14 @@ bool mx_counts_active(const struct mx_counts *c, const mtplx_sampling *cfg);
 /* True when `id` was seen in the prompt or the completion. */
 bool mx_counts_seen(const struct mx_counts *c, int32_t id);
 
-/* Applies the penalties to row[vocab] in place. Seen ids outside the vocabulary are ignored. */
-void mx_counts_apply(const struct mx_counts *c, const mtplx_sampling *cfg, float *row, int vocab);
+/* Applies the penalties to row[n] in place, whose places stand for the ascending tokens ids[n], or
+ * for themselves when ids is NULL. Seen tokens that have no place are ignored. */
+void mx_counts_apply(const struct mx_counts *c, const mtplx_sampling *cfg, float *row,
+                     const int32_t *ids, int n);
 
-/* The seen token with the highest penalised logit (ties to the lower id) and that logit in *value;
- * 0 and -inf when every one is NaN or -inf. */
-int32_t mx_counts_best(const struct mx_counts *c, const mtplx_sampling *cfg, const float *logits,
-                       int vocab, float *value);
+/* The place of the seen token with the highest penalised logit (ties to the lower) and that logit
+ * in *value; 0 and -inf when every one is NaN or -inf. */
+int mx_counts_best(const struct mx_counts *c, const mtplx_sampling *cfg, const float *logits,
+                   const int32_t *ids, int n, float *value);
 
 #endif

@@ -124,12 +124,31 @@ static void run_group(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tok
     }
 }
 
+/* Logits of k rows, over the draft vocabulary or the whole one. */
+static void draft_logits(mtplx_model *m, bool full, const float *hidden, int k, float *out)
+{
+    struct mx_device *d = m->device;
+    struct mx_matmul product = {&m->draft.head, out, m->draft.n};
+    if (full || !m->draft.head.data)
+        m->family->logits(m->arch, &m->exec, hidden, k, out);
+    else
+        d->ops->matmul(d, &product, 1, hidden, m->geometry.hidden, k);
+}
+
+static void draft_argmax(mtplx_model *m, size_t width, size_t n, int32_t *ids)
+{
+    struct mx_device *d = m->device;
+    d->ops->argmax(d, m->logits.data, (int64_t)width, (int)n, (int)width, ids);
+    for (size_t i = 0; m->draft.ids && width == (size_t)m->draft.n && i < n; i++)
+        ids[i] = m->draft.ids[ids[i]];
+}
+
 mtplx_status mx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens, size_t n,
                       const struct mx_want *want, mtplx_forward_result *result, mtplx_error *err)
 {
     struct mx_device *d = m->device;
     size_t dim = (size_t)m->geometry.hidden, max = (size_t)m->exec.max_rows;
-    size_t vocab = (size_t)m->geometry.vocab;
+    size_t vocab = (size_t)(want->full ? m->geometry.vocab : m->draft.n);
     mtplx_status st = check_seqs(m, seqs, tokens, n, err);
     if (st != MTPLX_OK || (st = reserve_step(m, seqs, n, want, err)) != MTPLX_OK)
         return st;
@@ -138,12 +157,11 @@ mtplx_status mx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tok
         for (k = 0; i + k < n && rows + step_rows(seqs[i + k]) <= max; k++)
             rows += step_rows(seqs[i + k]);
         run_group(m, seqs + i, tokens + i, k, rows, m->hidden.data + i * dim);
-        m->family->logits(m->arch, &m->exec, m->hidden.data + i * dim, (int)k,
-                          m->logits.data + i * vocab);
+        draft_logits(m, want->full, m->hidden.data + i * dim, (int)k, m->logits.data + i * vocab);
     }
     d->ops->sync(d);
     if (want->argmax)
-        d->ops->argmax(d, m->logits.data, (int64_t)vocab, (int)n, (int)vocab, want->ids);
+        draft_argmax(m, vocab, n, want->ids);
     else
         d->ops->download(d, m->out_logits.data, m->logits.data, n * vocab * sizeof(float));
     if (result)
@@ -155,7 +173,7 @@ mtplx_status mx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tok
 mtplx_status mtplx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tokens, size_t n,
                          mtplx_forward_result *result, mtplx_error *err)
 {
-    struct mx_want want = {0};
+    struct mx_want want = {.full = true};
     mtplx_model_lock(m);
     mtplx_status st = mx_draft(m, seqs, tokens, n, &want, result, err);
     mtplx_model_unlock(m);

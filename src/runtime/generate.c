@@ -92,8 +92,7 @@ static mtplx_status check_options(const mtplx_seq *s, size_t count, mtplx_gen_op
 
 static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
 {
-    int vocab = g->seq->model->geometry.vocab, k = g->opt.sampling.top_k;
-    int support = k > 0 && k < vocab ? k : vocab;
+    int vocab = g->seq->model->geometry.vocab;
     mtplx_status st;
     g->greedy = mx_sampling_greedy(&g->opt.sampling);
     g->counting = has_penalties(&g->opt.sampling);
@@ -108,10 +107,10 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
         return MTPLX_OK;
     if (!(g->sampler = mx_sampler_new(vocab, err)))
         return MTPLX_ERR_MEMORY;
-    if ((st = mx_dist_reserve(&g->p, support, err)) != MTPLX_OK)
+    if ((st = mx_dist_reserve_for(&g->p, &g->opt.sampling, vocab, err)) != MTPLX_OK)
         return st;
     for (int i = 0; i < g->opt.depth; i++)
-        if ((st = mx_dist_reserve(&g->q[i], support, err)) != MTPLX_OK)
+        if ((st = mx_dist_reserve_for(&g->q[i], &g->opt.sampling, vocab, err)) != MTPLX_OK)
             return st;
     return MTPLX_OK;
 }
@@ -196,6 +195,7 @@ static bool emit(mtplx_gen *g, int32_t token)
         g->stats.first_token_ns = now - g->started_ns;
     }
     g->out[g->n_out++] = token;
+    mx_misses_note(g->seq->model->misses, token);
     g->stats.generated_tokens = g->n_out;
     g->stats.decode_ns = now - g->first_ns;
     if (!g->opt.ignore_stop && mtplx_model_is_stop_token(g->seq->model, token))
@@ -275,9 +275,10 @@ static int32_t choose_draft(mtplx_gen *g, int step, int32_t argmax, const float 
 {
     if (!logits)
         return argmax;
+    const struct mx_draft_vocab *v = &g->seq->model->draft;
     if (g->greedy)
-        return mx_sample_argmax(&g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab);
-    make_dist(g, logits, &g->q[step]);
+        return mx_sample_argmax_of(&g->opt.sampling, g->counts, logits, v->ids, v->n);
+    mx_sample_dist_of(g->sampler, &g->opt.sampling, g->counts, logits, v->ids, v->n, &g->q[step]);
     uint64_t position = g->seq->n_tokens + 1 + (uint64_t)step;
     return mx_dist_draw(&g->q[step], uniform(g, position, MX_RNG_DRAFT));
 }
@@ -313,7 +314,7 @@ static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx
     mtplx_status st = mx_draft(m, seqs, tokens, k, &want, &r, err);
     for (size_t i = 0; i < k && st == MTPLX_OK; i++) {
         mtplx_gen *g = active[i];
-        const float *logits = r.logits ? r.logits + i * (size_t)m->geometry.vocab : NULL;
+        const float *logits = r.logits ? r.logits + i * (size_t)m->draft.n : NULL;
         int32_t d = choose_draft(g, step, want.argmax ? ids[i] : 0, logits);
         g->rows[step + 1] = d;
         g->drafted = step + 1;

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "runtime/sampler.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,6 +306,51 @@ static mtplx_status open_exec(mtplx_model *m, int max_rows, mtplx_error *err)
     return d->ops->reserve(d, rows, (int64_t)m->geometry.context + MX_MAX_LAG, err);
 }
 
+/* What learned facts hold for: these weights, run this way on this machine. */
+static struct mx_state *open_state(const mtplx_model *m, const mtplx_load_options *o)
+{
+    char text[2 * PATH_MAX + 512];
+    char *real = realpath(m->path, NULL);
+    const mtplx_model_info *i = &m->info;
+    int n = snprintf(text, sizeof text,
+                     "%s; %s %s, %llu + %llu parameters, %llu bytes, mtp %s %d, mlp %d, "
+                     "adapter %s, drafts %d %d; %s, %d threads",
+                     real ? real : m->path, i->model_type, i->quantization,
+                     (unsigned long long)i->parameters, (unsigned long long)i->mtp_parameters,
+                     (unsigned long long)i->weight_bytes, i->mtp_source ? i->mtp_source : "none",
+                     (int)o->mtp_proj_quant, (int)o->mlp_proj_quant,
+                     o->mtp_adapter && !o->no_mtp ? o->mtp_adapter : "none", o->draft_vocab,
+                     (int)o->draft_head_quant, i->device, i->threads);
+    free(real);
+    if (n < 0 || (size_t)n >= sizeof text)
+        return NULL;
+    mx_state_machine(text, sizeof text);
+    return mx_state_new(text);
+}
+
+/* After the tokenizer and the stop tokens, which the choice goes by, and before scratch is made for
+ * the largest weight. Tokens of earlier answers count only where no number of tokens was asked for:
+ * who asks gets the same drafts, and so the same sampled answers, in every run. */
+static mtplx_status open_draft(mtplx_model *m, struct mx_loader *l, mtplx_error *err)
+{
+    const struct mx_weight *head = NULL;
+    bool learns = l->options->draft_vocab == 0 && m->geometry.vocab > MX_DRAFT_VOCAB;
+    struct mx_draft_tokens from = {.vocab = m->geometry.vocab,
+                                   .tokenizer = m->tokenizer,
+                                   .stops = m->stops,
+                                   .n_stops = m->n_stops};
+    if (m->geometry.has_mtp && m->family->output_head)
+        head = m->family->output_head(m->arch);
+    if (head && learns)
+        m->misses = mx_misses_new(mx_state_get(m->state, MX_MISSES), m->geometry.vocab);
+    from.observed = mx_misses_ranked(m->misses, &from.n_observed);
+    mtplx_status st = mx_draft_vocab_load(&m->draft, l, head, &from, err);
+    mx_misses_watch(m->misses, m->draft.ids, m->draft.n);
+    m->info.draft_vocab = m->geometry.has_mtp ? m->draft.n : 0;
+    m->info.draft_head_bytes = m->draft.head.data ? mx_weight_bytes(&m->draft.head, m->draft.n) : 0;
+    return st;
+}
+
 /* ---- Load and free ------------------------------------------------------------------------ */
 
 static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_loader *l,
@@ -335,6 +381,11 @@ static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_
     st = open_text(m, err);
     if (st == MTPLX_OK)
         st = read_defaults(m, err);
+    if (st != MTPLX_OK)
+        return st;
+    fill_info(m, l);
+    m->state = open_state(m, o);
+    st = open_draft(m, l, err);
     return st == MTPLX_OK ? open_exec(m, o->max_rows, err) : st;
 }
 
@@ -366,8 +417,13 @@ static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_opti
     m->path = strdup(path);
     if (!m->path)
         return mx_error_nomem(err, "a path", strlen(path));
-    if (!known_quant(o->mtp_proj_quant) || !known_quant(o->mlp_proj_quant))
+    if (!known_quant(o->mtp_proj_quant) || !known_quant(o->mlp_proj_quant) ||
+        !known_quant(o->draft_head_quant))
         return mx_error(err, MTPLX_ERR_ARGUMENT, "proj_quant is none of keep, q4 and q8");
+    if (o->draft_vocab < -1)
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "draft_vocab %d must be a number of tokens, 0 (the default) or -1 (all)",
+                        o->draft_vocab);
     if ((st = mx_config_open(&m->config, path, err)) != MTPLX_OK ||
         (st = open_family(m, err)) != MTPLX_OK)
         return st;
@@ -380,10 +436,7 @@ static mtplx_status load(mtplx_model *m, const char *path, const mtplx_load_opti
     mx_weights_init(&m->weights, m->device);
     if ((st = choose_profile(m->device, o->profile, err)) != MTPLX_OK)
         return st;
-    if ((st = bind(m, o, &l, err)) != MTPLX_OK)
-        return st;
-    fill_info(m, &l);
-    return MTPLX_OK;
+    return bind(m, o, &l, err);
 }
 
 /* Recursive, so that a caller can hold it over a call and the reading of its result. */
@@ -443,6 +496,10 @@ void mtplx_model_free(mtplx_model *m)
 {
     if (!m)
         return;
+    if (mx_misses_grown(m->misses))
+        mx_state_put(m->state, MX_MISSES, mx_misses_json(m->misses));
+    mx_misses_free(m->misses);
+    mx_state_free(m->state);
     if (m->device)
         free_device_side(m);
     mx_chat_free(m->chat);

@@ -7,6 +7,9 @@
 
 #include "families/family.h"
 #include "families/loader.h"
+#include "runtime/draft_vocab.h"
+#include "runtime/misses.h"
+#include "runtime/state.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -44,6 +47,8 @@ struct mtplx_model {
     mtplx_sampling sampling;
     int32_t stops[MX_MAX_STOPS];
     int n_stops;
+    struct mx_draft_vocab draft;
+    struct mx_misses *misses; /* NULL: not recorded; used under `lock` */
     mtplx_model_info info;
     char quantization[64];
 
@@ -55,6 +60,8 @@ struct mtplx_model {
     struct mx_devbuf drafts; /* [rows][hidden] MTP outputs */
     struct mx_hostbuf out_logits, out_hidden;
     struct mx_hostbuf batch, mtp_batch; /* tokens, positions and segments of a call */
+
+    struct mx_state *state; /* learned facts of earlier runs, or NULL; under `lock` */
 };
 
 /* Grows a buffer to at least `bytes`. Contents are lost. */

@@ -8,12 +8,17 @@
  *
  *   top-k up to HEAP_MAX     one segment: the k best, kept in a heap during one scan of the row
  *   another filter           segments of logits within 4, 8, 16, ... temperatures of the largest
- *   none                     one segment: everything
+ *   none                     no candidates at all: a wide distribution (wide.h) where there is
+ * room, else one segment: everything
+ *
+ * The row is read once, for the largest logit of every block of MX_WEIGHTS_BLOCK; blocks that
+ * cannot hold a candidate are not read again.
  *
  * Top-p is measured on the full distribution and so needs the sum Z of all weights, but only to
- * compare: a token stays while the mass before it is < top_p Z. Z is first known as an interval
- * from a single-precision pass; only when a mass falls inside it, the double-precision sum is
- * taken. The decision, and so the distribution, is that of the double-precision sum in every case.
+ * compare: a token stays while the mass before it is < top_p Z. Z is first known as an interval,
+ * from a look at the heavy blocks; when a mass falls inside it, from a single-precision pass; when
+ * it still does, the double-precision sum is taken. The decision, and so the distribution, is that
+ * of the double-precision sum in every case.
  *
  * Invariants
  *  1. The kept tokens depend on the row and the settings only, never on the path that found them.
@@ -46,19 +51,22 @@ struct mx_sampler {
     uint64_t *keys;  /* [vocab + 1] a segment; the last place takes a branch-free write */
     uint64_t *spare; /* [vocab] the other half of the radix passes */
     uint32_t (*count)[BUCKETS]; /* [DIGITS] */
+    float *block_max;           /* [blocks of vocab] largest logit of each block of the row */
 };
 
 /* A distribution being built, and what its filters need to know. */
 struct walk {
     struct mx_sampler *s;
     const float *row;
-    int vocab;
-    float max; /* largest logit, finite */
+    int vocab;          /* places in the row */
+    const int32_t *ids; /* token of each place; NULL: the place itself */
+    float max;          /* largest logit, finite */
     double inv_t;
     double top_p;         /* 1: off */
     double min_weight;    /* 0: off */
     int limit;            /* most entries: top-k, vocabulary, room in d */
     double z_low, z_high; /* interval that holds Z; equal once Z is exact */
+    int z_steps;          /* how far it has been narrowed */
     double mass;          /* weights kept so far, added in rank order */
     struct mx_dist *d;    /* d->p holds weights until finish() */
 };
@@ -126,11 +134,31 @@ void mx_dist_free(struct mx_dist *d)
     free(d->ids);
     free(d->p);
     free(d->where);
+    mx_wide_free(&d->wide);
     *d = (struct mx_dist){0};
+}
+
+/* True when the settings keep every token of n. */
+static bool unfiltered(const mtplx_sampling *cfg, int n)
+{
+    return cfg->temperature >= MX_WEIGHTS_MIN_TEMPERATURE && cfg->top_p >= 1 && cfg->min_p <= 0 &&
+           (cfg->top_k <= 0 || cfg->top_k >= n);
+}
+
+mtplx_status mx_dist_reserve_for(struct mx_dist *d, const mtplx_sampling *cfg, int vocab,
+                                 mtplx_error *err)
+{
+    bool wide = unfiltered(cfg, vocab);
+    int list = cfg->top_k > 0 && cfg->top_k < vocab ? cfg->top_k : vocab;
+    mtplx_status st = wide ? mx_wide_reserve(&d->wide, vocab, err) : MTPLX_OK;
+    return st == MTPLX_OK ? mx_dist_reserve(d, wide || mx_sampling_greedy(cfg) ? 1 : list, err)
+                          : st;
 }
 
 double mx_dist_prob(const struct mx_dist *d, int32_t id)
 {
+    if (mx_dist_wide(d))
+        return mx_wide_at(&d->wide, mx_wide_place(&d->wide, id));
     /* Drafted tokens rank high in p as well as in q, so the walk is short when it finds something;
      * when it does not it costs one pass over the ids, far below the pass that made them. */
     for (int i = 0; i < d->n; i++)
@@ -141,6 +169,8 @@ double mx_dist_prob(const struct mx_dist *d, int32_t id)
 
 int32_t mx_dist_draw(const struct mx_dist *d, double u)
 {
+    if (mx_dist_wide(d))
+        return mx_wide_draw(&d->wide, u);
     if (d->n <= 0)
         return 0;
     double mass = 0;
@@ -178,8 +208,9 @@ struct mx_sampler *mx_sampler_new(int vocab, mtplx_error *err)
         s->keys = calloc(n + 1, sizeof *s->keys);
         s->spare = calloc(n, sizeof *s->spare);
         s->count = calloc(DIGITS, sizeof *s->count);
+        s->block_max = calloc(mx_weights_blocks(n), sizeof *s->block_max);
     }
-    if (!s || !s->row || !s->logits || !s->keys || !s->spare || !s->count) {
+    if (!s || !s->row || !s->logits || !s->keys || !s->spare || !s->count || !s->block_max) {
         mx_sampler_free(s);
         mx_error_nomem(err, "sampler scratch", n * (2 * sizeof(float) + 2 * sizeof(uint64_t)));
         return NULL;
@@ -196,6 +227,7 @@ void mx_sampler_free(struct mx_sampler *s)
     free(s->keys);
     free(s->spare);
     free(s->count);
+    free(s->block_max);
     free(s);
 }
 
@@ -276,12 +308,22 @@ static const uint64_t *sort_segment(struct mx_sampler *s, int n)
     return from;
 }
 
-/* The next block of the row at or after *i that may hold a logit >= low: sets *i to its start and
- * returns its end, or the row's length when nothing is left. */
-static int next_block(const float *row, int vocab, int *i, float low)
+/* A run of few logits of the row, at or after *i, that may hold one >= low: sets *i to its start
+ * and returns its end, or the row's length when nothing is left. Passes over a whole block where
+ * its largest logit says so. */
+static int next_run(const struct walk *w, int *i, float low)
 {
-    *i = (int)mx_logits_skip(row, (size_t)*i, (size_t)vocab, low);
-    return vocab - *i < MX_LOGITS_BLOCK ? vocab : *i + MX_LOGITS_BLOCK;
+    for (int b = *i / MX_WEIGHTS_BLOCK; *i < w->vocab; b++) {
+        int end = w->vocab - b * MX_WEIGHTS_BLOCK < MX_WEIGHTS_BLOCK ? w->vocab
+                                                                     : (b + 1) * MX_WEIGHTS_BLOCK;
+        if (w->s->block_max[b] >= low) {
+            *i = (int)mx_logits_skip(w->row, (size_t)*i, (size_t)end, low);
+            if (*i < end)
+                return end - *i < MX_LOGITS_BLOCK ? end : *i + MX_LOGITS_BLOCK;
+        }
+        *i = end;
+    }
+    return w->vocab;
 }
 
 /* Writes the keys of the logits in [low, high) to s->keys in id order; returns how many. */
@@ -290,7 +332,7 @@ static int gather(const struct walk *w, float low, float high)
     uint64_t *keys = w->s->keys;
     int n = 0, i = 0;
     while (i < w->vocab) {
-        int end = next_block(w->row, w->vocab, &i, low);
+        int end = next_run(w, &i, low);
         for (; i < end; i++) {
             float x = w->row[i];
             keys[n] = make_key(x, i);
@@ -316,27 +358,60 @@ static void sift_down(uint64_t *heap, int n, int i)
     heap[i] = k;
 }
 
+/* Makes n keys a heap. */
+static void heapify(uint64_t *heap, int n)
+{
+    for (int j = n / 2 - 1; j >= 0; j--)
+        sift_down(heap, n, j);
+}
+
+/* Takes a key into the heap of at most k best; returns how many there are. The first k are in no
+ * order until they are complete. */
+static int offer(uint64_t *heap, int n, int k, uint64_t key)
+{
+    if (n < k) {
+        heap[n++] = key;
+        if (n == k)
+            heapify(heap, n);
+    } else if (key < heap[0]) {
+        heap[0] = key;
+        sift_down(heap, n, 0);
+    }
+    return n;
+}
+
+/* The k-th largest of the blocks' largest logits, which the k-th largest logit cannot be below; or
+ * `low` when that is higher or there are fewer blocks. */
+static float lowest_of_best(const struct walk *w, int k, float low)
+{
+    uint64_t *heap = w->s->keys;
+    int blocks = (int)mx_weights_blocks((size_t)w->vocab), n = 0;
+    if (blocks < k)
+        return low;
+    for (int b = 0; b < blocks; b++)
+        n = offer(heap, n, k, make_key(w->s->block_max[b], b));
+    float worst = key_logit(heap[0]);
+    return worst > low ? worst : low;
+}
+
 /* The heap of the k best logits >= low in s->keys; returns how many there are. */
 static int select_heap(const struct walk *w, int k, float low)
 {
     uint64_t *heap = w->s->keys;
     int n = 0, i = 0;
-    for (; i < w->vocab && n < k; i++)
-        if (w->row[i] >= low)
-            heap[n++] = make_key(w->row[i], i);
-    for (int j = n / 2 - 1; j >= 0; j--)
-        sift_down(heap, n, j);
-    float worst = n > 0 ? key_logit(heap[0]) : low;
+    low = lowest_of_best(w, k, low);
     while (i < w->vocab) {
-        int end = next_block(w->row, w->vocab, &i, worst);
+        int end = next_run(w, &i, low);
         for (; i < end; i++) {
-            if (!(w->row[i] > worst))
-                continue; /* a later id loses ties */
-            heap[0] = make_key(w->row[i], i);
-            sift_down(heap, n, 0);
-            worst = key_logit(heap[0]);
+            if (!(w->row[i] >= low))
+                continue;
+            n = offer(heap, n, k, make_key(w->row[i], i));
+            if (n == k)
+                low = key_logit(heap[0]);
         }
     }
+    if (n < k)
+        heapify(heap, n);
     return n;
 }
 
@@ -356,26 +431,35 @@ static const uint64_t *select_top(const struct walk *w, int k, float low, int *n
 
 /* ---- Filters ------------------------------------------------------------------------------ */
 
-static void bound_z(struct walk *w, double temperature)
+/* Narrows the interval of Z: to what a look at the heavy blocks tells, to the single-precision sum,
+ * to the double-precision sum. Only close decisions come that far. */
+static void narrow_z(struct walk *w)
 {
-    if (temperature < MX_WEIGHTS_MIN_TEMPERATURE) {
-        w->z_low = w->z_high = mx_weights_sum(w->row, (size_t)w->vocab, w->max, w->inv_t);
-        return;
+    size_t n = (size_t)w->vocab;
+    bool estimates = w->inv_t <= 1 / MX_WEIGHTS_MIN_TEMPERATURE;
+    if (estimates && w->z_steps == 0) {
+        mx_weights_bounds(w->row, w->s->block_max, n, w->max, w->inv_t, &w->z_low, &w->z_high);
+    } else if (estimates && w->z_steps == 1) {
+        double z = mx_weights_estimate(w->row, n, w->max, w->inv_t);
+        w->z_low = z * (1 - MX_WEIGHTS_SLACK);
+        w->z_high = z * (1 + MX_WEIGHTS_SLACK);
+    } else {
+        w->z_low = w->z_high = mx_weights_sum(w->row, n, w->max, w->inv_t);
     }
-    double z = mx_weights_estimate(w->row, (size_t)w->vocab, w->max, w->inv_t);
-    w->z_low = z * (1 - MX_WEIGHTS_SLACK);
-    w->z_high = z * (1 + MX_WEIGHTS_SLACK);
+    w->z_steps++;
 }
 
 /* Whether the mass so far leaves room for one more token under top-p. */
 static bool below_top_p(struct walk *w)
 {
-    if (w->top_p >= 1 || w->mass < w->top_p * w->z_low)
-        return true;
-    if (w->mass >= w->top_p * w->z_high)
-        return false;
-    w->z_low = w->z_high = mx_weights_sum(w->row, (size_t)w->vocab, w->max, w->inv_t);
-    return w->mass < w->top_p * w->z_low;
+    while (w->top_p < 1) {
+        if (w->mass < w->top_p * w->z_low)
+            return true;
+        if (w->mass >= w->top_p * w->z_high)
+            return false;
+        narrow_z(w);
+    }
+    return true;
 }
 
 /* Takes candidates in rank order. False when a filter ended the walk. */
@@ -390,7 +474,8 @@ static bool take_ranked(struct walk *w, const uint64_t *keys, int n)
         double weight = d->p[d->n];
         if (weight <= 0 || weight < w->min_weight || !below_top_p(w))
             return false;
-        d->ids[d->n++] = (int32_t)(uint32_t)keys[i];
+        int32_t place = (int32_t)(uint32_t)keys[i];
+        d->ids[d->n++] = w->ids ? w->ids[place] : place;
         w->mass += weight;
     }
     return d->n < w->limit;
@@ -428,11 +513,11 @@ static float lowest_candidate(const struct walk *w)
     return reach_floor(w, reach + margin);
 }
 
-static void walk_row(struct walk *w, const mtplx_sampling *cfg)
+static void walk_row(struct walk *w)
 {
     float floor = lowest_candidate(w);
     if (w->top_p < 1)
-        bound_z(w, cfg->temperature);
+        narrow_z(w);
     if (w->limit <= HEAP_MAX) {
         int n;
         const uint64_t *keys = select_top(w, w->limit, floor, &n);
@@ -453,36 +538,57 @@ static void normalise(struct walk *w)
 
 /* The row the filters see: the caller's, or a copy with penalties applied and +inf replaced. */
 static const float *effective_row(struct mx_sampler *s, const mtplx_sampling *cfg,
-                                  const struct mx_counts *counts, const float *logits, int vocab,
-                                  float *max)
+                                  const struct mx_counts *counts, const float *logits,
+                                  const int32_t *ids, int vocab, float *max)
 {
     const float *row = logits;
     if (mx_counts_active(counts, cfg)) {
         memcpy(s->row, logits, (size_t)vocab * sizeof *logits);
-        mx_counts_apply(counts, cfg, s->row, vocab);
+        mx_counts_apply(counts, cfg, s->row, ids, vocab);
         row = s->row;
     }
-    *max = mx_logits_max(row, (size_t)vocab);
+    *max = mx_logits_block_max(row, (size_t)vocab, s->block_max);
     if (*max <= FLT_MAX)
         return row;
     for (int i = 0; i < vocab; i++)
         s->row[i] = mx_logit_clamp(row[i]);
-    *max = FLT_MAX;
+    *max = mx_logits_block_max(s->row, (size_t)vocab, s->block_max);
     return s->row;
 }
 
-void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struct mx_counts *counts,
-                    const float *logits, int vocab, struct mx_dist *d)
+/* The wide law of an unfiltered row; false when it has none. The first try spares rows without
+ * penalties and +inf, which is nearly all of them, the pass of effective_row(). */
+static bool sample_wide(struct mx_sampler *s, const mtplx_sampling *cfg,
+                        const struct mx_counts *counts, const float *logits, const int32_t *ids,
+                        int n, struct mx_dist *d)
 {
-    vocab = vocab < s->vocab ? vocab : s->vocab;
+    double inv_t = 1 / cfg->temperature;
+    float max;
+    d->n = 0;
+    if (!mx_counts_active(counts, cfg) && mx_wide_fill(&d->wide, logits, ids, n, inv_t))
+        return true;
+    const float *row = effective_row(s, cfg, counts, logits, ids, n, &max);
+    return mx_wide_fill(&d->wide, row, ids, n, inv_t);
+}
+
+void mx_sample_dist_of(struct mx_sampler *s, const mtplx_sampling *cfg,
+                       const struct mx_counts *counts, const float *logits, const int32_t *ids,
+                       int n, struct mx_dist *d)
+{
+    int vocab = n < s->vocab ? n : s->vocab;
+    d->wide.n = 0;
+    if (d->wide.cap >= vocab && unfiltered(cfg, vocab) &&
+        sample_wide(s, cfg, counts, logits, ids, vocab, d))
+        return;
     if (mx_sampling_greedy(cfg)) {
-        dist_single(d, mx_sample_argmax(cfg, counts, logits, vocab));
+        dist_single(d, mx_sample_argmax_of(cfg, counts, logits, ids, vocab));
         return;
     }
-    struct walk w = {.s = s, .vocab = vocab, .top_p = cfg->top_p, .min_weight = cfg->min_p, .d = d};
-    w.row = effective_row(s, cfg, counts, logits, vocab, &w.max);
+    struct walk w = {
+        .s = s, .vocab = vocab, .ids = ids, .top_p = cfg->top_p, .min_weight = cfg->min_p, .d = d};
+    w.row = effective_row(s, cfg, counts, logits, ids, vocab, &w.max);
     if (!(w.max >= -FLT_MAX) || d->cap <= 0) {
-        dist_single(d, 0);
+        dist_single(d, ids && vocab > 0 ? ids[0] : 0);
         return;
     }
     double inv_t = 1 / cfg->temperature;
@@ -490,43 +596,52 @@ void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struc
     w.limit = cfg->top_k > 0 && cfg->top_k < vocab ? cfg->top_k : vocab;
     w.limit = w.limit < d->cap ? w.limit : d->cap;
     d->n = 0;
-    walk_row(&w, cfg);
+    walk_row(&w);
     normalise(&w);
 }
 
-/* Index of the first logit >= floor; the caller knows that there is one. */
-static int32_t first_at_least(const float *x, int n, float floor)
+void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struct mx_counts *counts,
+                    const float *logits, int vocab, struct mx_dist *d)
 {
-    int i = 0;
-    next_block(x, n, &i, floor);
-    while (i < n - 1 && !(x[i] >= floor))
-        i++;
-    return i;
+    mx_sample_dist_of(s, cfg, counts, logits, NULL, vocab, d);
+}
+
+/* The place of the highest logit. Under penalties: the best of the seen tokens against the best of
+ * the others. Membership is only looked up for a token that would win: each seen one at most once,
+ * and each record of the scan. */
+static int argmax_place(const mtplx_sampling *cfg, const struct mx_counts *counts,
+                        const float *logits, const int32_t *ids, int n)
+{
+    if (!mx_counts_active(counts, cfg))
+        return (int)mx_logits_argmax(logits, (size_t)n);
+    float best;
+    int at = mx_counts_best(counts, cfg, logits, ids, n, &best);
+    for (int i = 0; i < n;) {
+        i = (int)mx_logits_skip(logits, (size_t)i, (size_t)n, best);
+        int end = n - i < MX_LOGITS_BLOCK ? n : i + MX_LOGITS_BLOCK;
+        for (; i < end; i++) {
+            float x = mx_logit_clamp(logits[i]);
+            bool wins = x > best || (x == best && x >= -FLT_MAX && i < at);
+            if (wins && !mx_counts_seen(counts, ids ? ids[i] : i)) {
+                best = x;
+                at = i;
+            }
+        }
+    }
+    return at;
+}
+
+int32_t mx_sample_argmax_of(const mtplx_sampling *cfg, const struct mx_counts *counts,
+                            const float *logits, const int32_t *ids, int n)
+{
+    if (n <= 0)
+        return 0;
+    int at = argmax_place(cfg, counts, logits, ids, n);
+    return ids ? ids[at] : at;
 }
 
 int32_t mx_sample_argmax(const mtplx_sampling *cfg, const struct mx_counts *counts,
                          const float *logits, int vocab)
 {
-    if (vocab <= 0)
-        return 0;
-    if (!mx_counts_active(counts, cfg)) {
-        float max = mx_logit_clamp(mx_logits_max(logits, (size_t)vocab));
-        return max >= -FLT_MAX ? first_at_least(logits, vocab, max) : 0;
-    }
-    /* The best of the seen tokens against the best of the others. Membership is only looked up for
-     * a token that would win: each seen id at most once, and each record of the scan. */
-    float best;
-    int32_t id = mx_counts_best(counts, cfg, logits, vocab, &best);
-    for (int i = 0; i < vocab;) {
-        int end = next_block(logits, vocab, &i, best);
-        for (; i < end; i++) {
-            float x = mx_logit_clamp(logits[i]);
-            bool wins = x > best || (x == best && x >= -FLT_MAX && i < id);
-            if (wins && !mx_counts_seen(counts, i)) {
-                best = x;
-                id = i;
-            }
-        }
-    }
-    return id;
+    return mx_sample_argmax_of(cfg, counts, logits, NULL, vocab);
 }

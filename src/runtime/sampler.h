@@ -10,21 +10,34 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "runtime/wide.h"
 
-/* A distribution over the kept tokens, sorted by descending probability then ascending id. Sums to
- * 1. A greedy distribution has one entry of probability 1. Storage is owned by the dist and grows
- * only in mx_dist_reserve(). */
+/* A distribution. Either a list of the kept tokens, sorted by descending probability then ascending
+ * id; a greedy one has one entry of probability 1. Or, with n = 0 and wide.n > 0, a wide one over a
+ * whole row. Sums to 1. Storage is owned by the dist and grows only in the reserve functions. */
 struct mx_dist {
     int n, cap;
     int32_t *ids;
     double *p;
     int32_t *where; /* scratch of mx_spec_residual(): places by id; means nothing elsewhere */
+    struct mx_wide wide;
 };
+/* Room for a list of `cap` tokens. */
 mtplx_status mx_dist_reserve(struct mx_dist *d, int cap, mtplx_error *err);
+/* Room for what mx_sample_dist() makes of rows of `vocab` logits under these settings: a list, or a
+ * wide distribution where no filter cuts. */
+mtplx_status mx_dist_reserve_for(struct mx_dist *d, const mtplx_sampling *cfg, int vocab,
+                                 mtplx_error *err);
+/* The wide form, or NULL for a list. */
+static inline const struct mx_wide *mx_dist_wide(const struct mx_dist *d)
+{
+    return d->n == 0 && d->wide.n > 0 ? &d->wide : NULL;
+}
 void mx_dist_free(struct mx_dist *d);
 /* p(id), 0 when it is not in the support. */
 double mx_dist_prob(const struct mx_dist *d, int32_t id);
-/* The token at cumulative mass u in [0, 1), walking in stored order; 0 when d is empty. */
+/* The token at cumulative mass u in [0, 1), walking a list in stored order and a wide distribution
+ * in order of tokens; 0 when d is empty. */
 int32_t mx_dist_draw(const struct mx_dist *d, double u);
 
 /* How often each token was seen: sparse counts with O(1) add and remove, so that the in-block
@@ -52,13 +65,29 @@ void mx_sampler_free(struct mx_sampler *s);
 /* logits[vocab] -> d (room for `vocab` entries reserved by the caller; greedy needs 1; less room
  * acts like a smaller top-k). `counts` may be NULL. Non-finite logits: NaN counts as -inf, +inf as
  * the largest float; if every logit is -inf, token 0. A penalised logit is computed in double and
- * rounded to float once. Tokens more than 708 temperatures below the largest have probability 0. */
+ * rounded to float once. Tokens more than 708 temperatures below the largest have probability 0.
+ *
+ * A row that no filter cuts becomes a wide distribution where d has the room
+ * (mx_dist_reserve_for()) and the temperature is at least MX_WEIGHTS_MIN_TEMPERATURE. Its weights
+ * are single precision, and tokens more than 87 temperatures below the largest of their block have
+ * probability 0. */
 void mx_sample_dist(struct mx_sampler *s, const mtplx_sampling *cfg, const struct mx_counts *counts,
                     const float *logits, int vocab, struct mx_dist *d);
+
+/* The same over part of the vocabulary: logits[i] is that of token ids[i], ids ascend, and
+ * n <= the sampler's vocabulary. The law lives on those tokens: softmax, top-p and the other
+ * filters see nothing else. ids NULL: token i. */
+void mx_sample_dist_of(struct mx_sampler *s, const mtplx_sampling *cfg,
+                       const struct mx_counts *counts, const float *logits, const int32_t *ids,
+                       int n, struct mx_dist *d);
 
 /* Highest logit after penalties, ties to the lower id. */
 int32_t mx_sample_argmax(const mtplx_sampling *cfg, const struct mx_counts *counts,
                          const float *logits, int vocab);
+
+/* The same over part of the vocabulary, as mx_sample_dist_of() takes it. Returns the token. */
+int32_t mx_sample_argmax_of(const mtplx_sampling *cfg, const struct mx_counts *counts,
+                            const float *logits, const int32_t *ids, int n);
 
 /* Speculative acceptance (Leviathan et al. 2023; Chen et al. 2023). The proof that the emitted
  * tokens follow p, with truncated supports and with uniforms that a discarded draft has used

@@ -1,15 +1,17 @@
 /* Softmax weights of a row of logits.
  *
  * A vocabulary has up to 250,000 entries and a speculative cycle needs the sum of the weights for
- * every drafted and every verified row, so the exponential is the price of sampling. Two versions:
+ * every drafted and every verified row, so the exponential is the price of sampling. Versions:
  *
- *   exact      double precision, for the weights that become probabilities and for the sum when a
- *              decision is close;
- *   estimate   single precision with a proved error bound, five times faster, for the sum when it
- *              only has to tell that a mass is clearly below or clearly above top_p.
+ *   exact      double precision, for the weights that become probabilities of a filtered row and
+ * for the sum when a decision is close; estimate   single precision with a proved error bound, for
+ * the sum when it only has to tell that a mass is clearly below or clearly above top_p; bounds from
+ * the largest logit of every block alone, for the same when that is enough; single     single
+ * precision for the weights of an unfiltered row (runtime/wide.h).
  *
- * The estimate is written with the 16-byte vector extension that gcc and clang share, so that it
- * needs no build flags and its lanes, hence the order of every addition, are fixed by the source.
+ * The single-precision ones are written with the vector extension that gcc and clang share, so that
+ * they need no build flags and their lanes, hence the order of every addition, are fixed by the
+ * source: a row has the same weights on every machine.
  *
  * Invariants
  *  1. Sums run in one fixed order; a tail is padded with -inf (weight 0).
@@ -21,13 +23,14 @@
 #include <string.h>
 
 typedef float v4f __attribute__((vector_size(16)));
+typedef double v4d __attribute__((vector_size(32)));
 typedef int32_t v4i __attribute__((vector_size(16)));
 typedef int64_t v2i __attribute__((vector_size(16)));
 typedef uint32_t v4u __attribute__((vector_size(16)));
 
 enum {
-    BLOCK = 512,            /* floats added in single precision before they go to a double */
-    STEP = MX_LOGITS_BLOCK, /* floats per step of the vector loops */
+    BLOCK = MX_WEIGHTS_BLOCK, /* floats added in single precision before they go to a double */
+    STEP = MX_LOGITS_BLOCK,   /* floats per step of the vector loops */
 };
 
 static inline v4f load4(const float *x)
@@ -35,11 +38,6 @@ static inline v4f load4(const float *x)
     v4f v;
     memcpy(&v, x, sizeof v);
     return v;
-}
-
-static inline v4f select4(v4i mask, v4f yes, v4f no)
-{
-    return (v4f)((mask & (v4i)yes) | (~mask & (v4i)no));
 }
 
 static inline v4f splat4(float x)
@@ -62,6 +60,34 @@ float mx_logits_max(const float *x, size_t n)
     for (int j = 1; j < STEP; j++)
         m = best[j] > m ? best[j] : m;
     return m;
+}
+
+float mx_logits_block_max(const float *x, size_t n, float *max)
+{
+    float most = -INFINITY;
+    for (size_t i = 0; i < n; i += BLOCK) {
+        float m = mx_logits_max(x + i, n - i < BLOCK ? n - i : BLOCK);
+        max[i / BLOCK] = m;
+        most = m > most ? m : most;
+    }
+    return most;
+}
+
+size_t mx_logits_argmax(const float *x, size_t n)
+{
+    float most = -INFINITY;
+    size_t block = 0;
+    for (size_t i = 0; i < n; i += BLOCK) {
+        float m = mx_logit_clamp(mx_logits_max(x + i, n - i < BLOCK ? n - i : BLOCK));
+        if (m > most) {
+            most = m;
+            block = i;
+        }
+    }
+    for (size_t i = block; i < n && most > -INFINITY; i++)
+        if (x[i] >= most)
+            return i;
+    return 0;
 }
 
 /* True when one of x[0..STEP) is at least `floor`. */
@@ -102,31 +128,33 @@ double mx_weights_sum(const float *x, size_t n, float max, double inv_t)
     return sum;
 }
 
-/* 2^t for t <= 0: t = k + r with k the nearest integer, left in the low bits by adding 1.5 * 2^23;
- * 2^r by the Taylor polynomial of degree 5 of exp(r ln 2), 2^k by writing the exponent field. Below
- * 2^-126 it returns 2^-126, which no sum that contains the largest weight, 1, can notice.
+/* 2^t for t <= 0, and 0 for t below -126, -inf and NaN: t = k + r with k the nearest integer, left
+ * in the low bits by adding 1.5 * 2^23; 2^r by a polynomial, 2^k by adding to the exponent field.
  *
- * Error bound, u = 2^-24: t carries 3u relative from (x - max), the rounded scale and the product,
- * at |t| <= 126 that is 378u absolute and 378u ln 2 < 1.6e-5 relative in 2^t; the polynomial's
- * remainder (ln(2)/2)^6/6! < 2.5e-6; its evaluation < 12u. Adding BLOCK/16 terms per lane costs
- * less than 32u. Together below 2.2e-5 < MX_WEIGHTS_SLACK, and sums of positive numbers keep the
- * relative error of their terms. */
+ * Error, u = 2^-24: r is exact. The polynomial is the minimax one of degree 5 for the relative
+ * error (7.5e-8) with rounded coefficients, together below 1.6e-7 (tests/unit/test_sampler.c
+ * measures it); evaluating it costs less than 3u, so 2^t has less than 4e-7. */
 static inline v4f exp2_single(v4f t)
 {
-    static const float c[6] = {1.0f,           0x1.62e430p-1f, 0x1.ebfbe0p-3f,
-                               0x1.c6b08ep-5f, 0x1.3b2ab6p-7f, 0x1.5d87fep-10f};
-    const v4f floor = splat4(-126.0f), round_to_int = splat4(0x1.8p23f);
-    t = select4(t >= floor, t, floor);
+    static const float c[6] = {1.0f,           0x1.62e428p-1f, 0x1.ebf918p-3f,
+                               0x1.c6b6e4p-5f, 0x1.3d0c52p-7f, 0x1.5c08e6p-10f};
+    const v4f round_to_int = splat4(0x1.8p23f);
+    v4i normal = t >= splat4(-126.0f);
     v4f z = t + round_to_int;
     v4f r = t - (z - round_to_int);
     v4f e = splat4(c[5]);
     for (int d = 4; d >= 0; d--)
         e = e * r + splat4(c[d]);
-    v4u scale = ((v4u)z << 23) + (v4u)splat4(1.0f);
-    return e * (v4f)scale;
+    return (v4f)((((v4u)z << 23) + (v4u)e) & (v4u)normal);
 }
 
-/* Sum of up to BLOCK weights; n is a multiple of STEP. */
+/* Sum of up to BLOCK weights; n is a multiple of STEP.
+ *
+ * Error bound of the estimate: t carries 3u relative from (x - max), the rounded scale and the
+ * product, at |t| <= 126 that is 378u absolute and 378u ln 2 < 1.6e-5 relative in 2^t; the
+ * exponential less than 4e-7; adding BLOCK/16 terms per lane less than 32u = 2e-6. Together below
+ * 2e-5 < MX_WEIGHTS_SLACK, and sums of positive numbers keep the relative error of their terms.
+ * What is cut off below 2^-126 no sum that contains the largest weight, 1, can notice. */
 static inline double estimate_block(const float *x, size_t n, v4f max, v4f scale)
 {
     v4f sum[4] = {splat4(0), splat4(0), splat4(0), splat4(0)};
@@ -139,9 +167,21 @@ static inline double estimate_block(const float *x, size_t n, v4f max, v4f scale
     return total;
 }
 
+/* The STEP logits at x[i] of which n are there, padded with weight 0. */
+static inline void pad_tail(const float *x, size_t i, size_t n, float pad[STEP])
+{
+    for (size_t j = 0; j < STEP; j++)
+        pad[j] = i + j < n ? x[i + j] : -INFINITY;
+}
+
+static inline float log2_scale(double inv_t)
+{
+    return (float)(inv_t * 0x1.71547652b82fep+0);
+}
+
 double mx_weights_estimate(const float *x, size_t n, float max, double inv_t)
 {
-    const v4f m = splat4(max), scale = splat4((float)(inv_t * 0x1.71547652b82fep+0));
+    const v4f m = splat4(max), scale = splat4(log2_scale(inv_t));
     double total = 0;
     size_t i = 0, whole = n - n % STEP;
     while (i < whole) {
@@ -150,7 +190,55 @@ double mx_weights_estimate(const float *x, size_t n, float max, double inv_t)
         i += take;
     }
     float pad[STEP];
-    for (size_t j = 0; j < STEP; j++)
-        pad[j] = i + j < n ? x[i + j] : -INFINITY;
+    pad_tail(x, i, n, pad);
     return total + estimate_block(pad, STEP, m, scale);
+}
+
+void mx_weights_bounds(const float *x, const float *block_max, size_t n, float max, double inv_t,
+                       double *low, double *high)
+{
+    const double negligible = 1e-4; /* beside the largest weight, 1: 500 blocks are 5 percent */
+    double known = 0, least = 0, most = 0;
+    for (size_t b = 0; b < mx_weights_blocks(n); b++) {
+        size_t at = b * BLOCK, size = n - at < BLOCK ? n - at : BLOCK;
+        double w = weight(block_max[b], (double)max, inv_t), bound = w * (double)size;
+        if (bound > negligible) {
+            known += mx_weights_estimate(x + at, size, max, inv_t);
+        } else {
+            least += w;
+            most += bound;
+        }
+    }
+    *low = known * (1 - MX_WEIGHTS_SLACK) + least * (1 - 1e-12);
+    *high = known * (1 + MX_WEIGHTS_SLACK) + most * (1 + 1e-12);
+}
+
+/* Weights of 4 logits to w; adds them to *sum in double precision. */
+static inline void single4(const float *x, v4f max, v4f scale, float *w, v4d *sum)
+{
+    v4f e = exp2_single((load4(x) - max) * scale);
+    memcpy(w, &e, sizeof e);
+    *sum += __builtin_convertvector(e, v4d);
+}
+
+double mx_weights_single(const float *x, size_t n, float max, double inv_t, float *w)
+{
+    const v4f m = splat4(max), scale = splat4(log2_scale(inv_t));
+    v4d a = {0, 0, 0, 0}, b = {0, 0, 0, 0};
+    size_t i = 0;
+    for (; i + STEP <= n; i += STEP) {
+        single4(x + i, m, scale, w + i, &a);
+        single4(x + i + 4, m, scale, w + i + 4, &b);
+        single4(x + i + 8, m, scale, w + i + 8, &a);
+        single4(x + i + 12, m, scale, w + i + 12, &b);
+    }
+    if (i < n) {
+        float pad[STEP], out[STEP];
+        pad_tail(x, i, n, pad);
+        for (size_t j = 0; j < STEP; j += 4)
+            single4(pad + j, m, scale, out + j, &a);
+        memcpy(w + i, out, (n - i) * sizeof *w);
+    }
+    a += b;
+    return (a[0] + a[1]) + (a[2] + a[3]);
 }

@@ -343,6 +343,16 @@ bool mx_tokenizer_is_added(const struct mx_tokenizer *t, int32_t id)
     return (mx_vocab_flags(&t->vocab, id) & MX_TOKEN_ADDED) != 0;
 }
 
+void mx_tokenizer_ranks(const struct mx_tokenizer *t, uint32_t *ranks, size_t n)
+{
+    memset(ranks, 0xff, n * sizeof *ranks);
+    for (uint32_t i = 0; i < t->bpe.n_merges; i++) {
+        const struct mx_bpe_merge *m = &t->bpe.merges[i];
+        if (m->id >= 0 && (size_t)m->id < n && m->rank < ranks[m->id])
+            ranks[m->id] = m->rank;
+    }
+}
+
 int32_t mx_tokenizer_find(const struct mx_tokenizer *t, const char *token)
 {
     return mx_vocab_find(&t->vocab, token, strlen(token), MX_TOKEN_MODEL | MX_TOKEN_ADDED);

@@ -41,6 +41,10 @@ int mx_tokenizer_size(const struct mx_tokenizer *t);
 const char *mx_tokenizer_bytes(const struct mx_tokenizer *t, int32_t id, size_t *len);
 bool mx_tokenizer_is_special(const struct mx_tokenizer *t, int32_t id);
 bool mx_tokenizer_is_added(const struct mx_tokenizer *t, int32_t id);
+/* ranks[id], id < n: the lowest rank of a merge that makes the token, MX_NO_RANK where none does
+ * (bytes, added tokens, unused ids). Ranks follow frequency in the tokenizer's training text. */
+#define MX_NO_RANK UINT32_MAX
+void mx_tokenizer_ranks(const struct mx_tokenizer *t, uint32_t *ranks, size_t n);
 /* Id of an exact token string (as in the vocabulary or added tokens), or -1. */
 int32_t mx_tokenizer_find(const struct mx_tokenizer *t, const char *token);
 

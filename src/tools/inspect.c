@@ -5,6 +5,7 @@
 #include "families/loader.h"
 #include "format/checkpoint.h"
 #include "format/config.h"
+#include "runtime/draft_vocab.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -308,6 +309,17 @@ static void describe_loaded(struct mx_inspect *r, const struct mx_loader *l,
               "output");
 }
 
+/* A run picks the tokens after loading the tokenizer, but how many they are is known without. */
+static void describe_draft(struct mx_inspect *r, const struct mx_family *family, const void *arch,
+                           const struct mx_geometry *g)
+{
+    const struct mx_weight *head = family->output_head ? family->output_head(arch) : NULL;
+    if (!g->has_mtp)
+        return;
+    r->draft_vocab = head ? mx_draft_vocab_size(g->vocab, 0) : g->vocab;
+    r->draft_head_bytes = r->draft_vocab < g->vocab ? mx_weight_bytes(head, r->draft_vocab) : 0;
+}
+
 /* Binds every weight the way a run does. */
 static mtplx_status trial_load(struct mx_inspect *r, const struct mx_config *c,
                                const struct mx_checkpoint *ck, const struct mx_family *family,
@@ -323,10 +335,13 @@ static mtplx_status trial_load(struct mx_inspect *r, const struct mx_config *c,
     struct mx_loader loader = {
         .cfg = c, .ck = ck, .device = device, .options = &options, .weights = &weights};
     mtplx_status st = MTPLX_OK;
-    if (family->load(&loader, &geometry, err))
+    const void *arch = family->load(&loader, &geometry, err);
+    if (arch) {
         describe_loaded(r, &loader, &geometry);
-    else
+        describe_draft(r, family, arch, &geometry);
+    } else {
         st = err->status;
+    }
     mx_weights_free(&weights);
     mx_device_close(device);
     return st;

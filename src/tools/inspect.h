@@ -52,7 +52,9 @@ struct mx_inspect {
     bool has_mtp;
     const char *mtp_source; /* file name within the directory */
     uint64_t mtp_parameters;
-    const char *trunk_norms; /* "raw" (weight - 1 is stored), "baked", or NULL */
+    int draft_vocab;           /* tokens that a run drafts by default */
+    uint64_t draft_head_bytes; /* of the copy of the output head made for that; 0: none is made */
+    const char *trunk_norms;   /* "raw" (weight - 1 is stored), "baked", or NULL */
     const char *mtp_norms;
 
     bool has_tokenizer, has_chat_template, template_thinks;

@@ -21,6 +21,7 @@ for name in $(env | sed -n 's/^\(MTPLX_[A-Z_]*\)=.*/\1/p'); do
     esac
 done
 unset NO_COLOR
+export MTPLX_STATE_DIR=off
 
 nano=models/nano
 golden=tests/golden

@@ -37,6 +37,15 @@ usage 'value missing at the end' '--depth needs a value' hi --depth
 usage 'value missing before a flag' '--system needs a value' --system --json hi
 usage 'switch with a bad word' '--json takes on or off' --json=perhaps hi
 usage 'empty model' '--model needs a value' --model= hi
+usage 'draft-vocab 0' '--draft-vocab takes full or an integer from 1 to' --draft-vocab 0 hi
+usage 'draft-vocab below 0' '--draft-vocab takes full or' --draft-vocab=-1 hi
+usage 'draft-vocab of text' '--draft-vocab takes full or' --draft-vocab most hi
+usage 'draft-vocab with a fraction' '--draft-vocab takes full or' --draft-vocab 1.5 hi
+usage 'draft-vocab with a blank' '--draft-vocab takes full or' '--draft-vocab= 5' hi
+usage 'draft-vocab too large' '--draft-vocab takes full or' --draft-vocab 16777217 hi
+usage 'draft-vocab beyond 64 bits' '--draft-vocab takes' --draft-vocab 99999999999999999999 hi
+usage 'empty draft-vocab' '--draft-vocab needs a value' --draft-vocab= hi
+usage 'draft-requant of text' '--draft-requant takes keep, q4 or q8' --draft-requant q5 hi
 usage 'merge without an adapter' 'needs --mtp-adapter' --merge-mtp-adapter hi
 
 MTPLX_DEPTH=9
@@ -47,6 +56,10 @@ check 'a flag beats a bad variable' fails_with 1 'there is no directory'
 MTPLX_DEPTH=
 usage 'an empty variable counts as unset' 'no prompt'
 unset MTPLX_DEPTH
+MTPLX_DRAFT_VOCAB=half
+export MTPLX_DRAFT_VOCAB
+usage 'bad draft vocabulary names the variable' 'MTPLX_DRAFT_VOCAB takes full or' hi
+unset MTPLX_DRAFT_VOCAB
 MTPLX_MTP=perhaps
 export MTPLX_MTP
 usage 'bad boolean word in the environment' 'MTPLX_MTP takes on or off' hi

@@ -133,6 +133,8 @@ struct setting {
     const char *name;
     mtplx_sampling target, draft;
     int order; /* tokens that the laws depend on: 1 or 2 */
+    int drafts;
+    int32_t draft_ids[VOCAB]; /* the tokens that the draft can say; all when drafts is 0 */
 };
 
 static double uniform(uint64_t a, uint64_t b)
@@ -151,6 +153,20 @@ static void make_logits(int context, int order, float *target, float *draft)
     target[key % VOCAB] = target[(key + 5) % VOCAB]; /* a tie, broken by id */
 }
 
+/* q, over part of the vocabulary where the setting says so. */
+static void draft_dist(struct mx_sampler *sampler, const struct setting *s,
+                       const mtplx_sampling *cfg, const float *draft, struct mx_dist *q)
+{
+    float part[VOCAB];
+    if (s->drafts == 0) {
+        mx_sample_dist(sampler, cfg, NULL, draft, VOCAB, q);
+        return;
+    }
+    for (int i = 0; i < s->drafts; i++)
+        part[i] = draft[s->draft_ids[i]];
+    mx_sample_dist_of(sampler, cfg, NULL, part, s->draft_ids, s->drafts, q);
+}
+
 static void model_open(struct model *m, const struct setting *s)
 {
     struct mx_sampler *sampler = mx_sampler_new(VOCAB, NULL);
@@ -163,14 +179,14 @@ static void model_open(struct model *m, const struct setting *s)
     for (int c = 0; c < CONTEXTS; c++) {
         float target[VOCAB], draft[VOCAB];
         make_logits(c, s->order, target, draft);
-        assert_int_equal(mx_dist_reserve(&m->p[c], VOCAB, NULL), MTPLX_OK);
-        assert_int_equal(mx_dist_reserve(&m->q[c], VOCAB, NULL), MTPLX_OK);
-        assert_int_equal(mx_dist_reserve(&m->wide_q[c], VOCAB, NULL), MTPLX_OK);
+        assert_int_equal(mx_dist_reserve_for(&m->p[c], &s->target, VOCAB, NULL), MTPLX_OK);
+        assert_int_equal(mx_dist_reserve_for(&m->q[c], &s->draft, VOCAB, NULL), MTPLX_OK);
+        assert_int_equal(mx_dist_reserve_for(&m->wide_q[c], &wide, VOCAB, NULL), MTPLX_OK);
         mx_sample_dist(sampler, &s->target, NULL, target, VOCAB, &m->p[c]);
-        mx_sample_dist(sampler, &s->draft, NULL, draft, VOCAB, &m->q[c]);
-        mx_sample_dist(sampler, &wide, NULL, draft, VOCAB, &m->wide_q[c]);
-        for (int i = 0; i < m->p[c].n; i++)
-            m->law[c][m->p[c].ids[i]] = m->p[c].p[i];
+        draft_dist(sampler, s, &s->draft, draft, &m->q[c]);
+        draft_dist(sampler, s, &wide, draft, &m->wide_q[c]);
+        for (int x = 0; x < VOCAB; x++)
+            m->law[c][x] = mx_dist_prob(&m->p[c], x);
     }
     mx_sampler_free(sampler);
 }
@@ -352,13 +368,21 @@ static double worst_p_value(const struct model *m, const struct tally *t, int or
     }
 
 static const struct setting settings[] = {
-    {"t=1", SAMPLING(1, 1, 0, 0), SAMPLING(1, 1, 0, 0), 1},
-    {"t=0.6 p=0.95 k=6", SAMPLING(0.6, 0.95, 6, 0), SAMPLING(0.6, 0.95, 6, 0), 1},
-    {"t=1.5 p=0.7", SAMPLING(1.5, 0.7, 0, 0), SAMPLING(1.5, 0.7, 0, 0), 2},
-    {"t=1 min_p=0.1", SAMPLING(1, 1, 0, 0.1), SAMPLING(1, 1, 0, 0.1), 1},
-    {"t=0.8 k=3", SAMPLING(0.8, 1, 3, 0), SAMPLING(0.8, 1, 3, 0), 2},
-    {"t=1 drafted at t=0.5 k=4", SAMPLING(1, 1, 0, 0), SAMPLING(0.5, 1, 4, 0), 1},
-    {"t=1 p=0.9 drafted greedily", SAMPLING(1, 0.9, 0, 0), SAMPLING(0, 1, 0, 0), 1},
+    {"t=1", SAMPLING(1, 1, 0, 0), SAMPLING(1, 1, 0, 0), 1, 0, {0}},
+    {"t=0.6 p=0.95 k=6", SAMPLING(0.6, 0.95, 6, 0), SAMPLING(0.6, 0.95, 6, 0), 1, 0, {0}},
+    {"t=1.5 p=0.7", SAMPLING(1.5, 0.7, 0, 0), SAMPLING(1.5, 0.7, 0, 0), 2, 0, {0}},
+    {"t=1 min_p=0.1", SAMPLING(1, 1, 0, 0.1), SAMPLING(1, 1, 0, 0.1), 1, 0, {0}},
+    {"t=0.8 k=3", SAMPLING(0.8, 1, 3, 0), SAMPLING(0.8, 1, 3, 0), 2, 0, {0}},
+    {"t=1 drafted at t=0.5 k=4", SAMPLING(1, 1, 0, 0), SAMPLING(0.5, 1, 4, 0), 1, 0, {0}},
+    {"t=1 p=0.9 drafted greedily", SAMPLING(1, 0.9, 0, 0), SAMPLING(0, 1, 0, 0), 1, 0, {0}},
+    {"t=1 drafting 5 tokens", SAMPLING(1, 1, 0, 0), SAMPLING(1, 1, 0, 0), 1, 5, {1, 2, 5, 6, 11}},
+    {"t=0.8 p=0.9 drafting 9 tokens",
+     SAMPLING(0.8, 0.9, 0, 0),
+     SAMPLING(0.8, 0.9, 0, 0),
+     2,
+     9,
+     {0, 3, 4, 5, 7, 8, 10, 12, 13}},
+    {"t=1 k=4 drafting 1 token", SAMPLING(1, 1, 4, 0), SAMPLING(1, 1, 4, 0), 1, 1, {9}},
 };
 
 static void check_setting(const struct setting *s, uint64_t seed)
@@ -393,7 +417,8 @@ static void every_depth_and_setting_follows_the_law(void **state)
 static void greedy_ignores_the_depth(void **state)
 {
     (void)state;
-    static const struct setting greedy = {"greedy", SAMPLING(0, 1, 0, 0), SAMPLING(0, 1, 0, 0), 2};
+    static const struct setting greedy = {
+        "greedy", SAMPLING(0, 1, 0, 0), SAMPLING(0, 1, 0, 0), 2, 0, {0}};
     struct model *m = malloc(sizeof *m);
     struct tally *t = malloc(sizeof *t);
     assert_non_null(m);
@@ -456,11 +481,24 @@ static void every_planted_mistake_is_found(void **state)
 
 /* ---- Closed form -------------------------------------------------------------------------- */
 
+/* The tokens of a law in the order of its draws: lists as they are stored, wide laws by token. */
+static int entries(const struct mx_dist *d)
+{
+    const struct mx_wide *w = mx_dist_wide(d);
+    return w ? w->n : d->n;
+}
+
+static int32_t entry(const struct mx_dist *d, int i)
+{
+    const struct mx_wide *w = mx_dist_wide(d);
+    return !w ? d->ids[i] : w->ids ? w->ids[i] : i;
+}
+
 static bool draws_past(const struct mx_dist *p, const struct mx_dist *q, double u, int rank)
 {
     int32_t id = mx_spec_residual(p, q, u);
     int at = 0;
-    while (at < p->n && p->ids[at] != id)
+    while (at < entries(p) && entry(p, at) != id)
         at++;
     return at > rank;
 }
@@ -501,18 +539,18 @@ static double acceptance(const struct mx_dist *p, const struct mx_dist *q, int32
 static void check_closed_form(const struct mx_dist *p, const struct mx_dist *q)
 {
     double rejected = 0, before = 0;
-    for (int i = 0; i < q->n; i++)
-        rejected += q->p[i] * (1 - acceptance(p, q, q->ids[i]));
-    for (int i = 0; i < p->n; i++) {
-        int32_t z = p->ids[i];
+    for (int i = 0; i < entries(q); i++)
+        rejected += mx_dist_prob(q, entry(q, i)) * (1 - acceptance(p, q, entry(q, i)));
+    for (int i = 0; i < entries(p); i++) {
+        int32_t z = entry(p, i);
         double up_to = residual_up_to(p, q, i);
         double law = mx_dist_prob(q, z) * acceptance(p, q, z) + rejected * (up_to - before);
         before = up_to;
-        assert_true(fabs(law - p->p[i]) < 1e-12);
+        assert_true(fabs(law - mx_dist_prob(p, z)) < 1e-12);
     }
     assert_true(fabs(before - 1) < 1e-12);
-    for (int i = 0; i < q->n; i++)
-        assert_true(mx_dist_prob(p, q->ids[i]) > 0 || acceptance(p, q, q->ids[i]) == 0);
+    for (int i = 0; i < entries(q); i++)
+        assert_true(mx_dist_prob(p, entry(q, i)) > 0 || acceptance(p, q, entry(q, i)) == 0);
 }
 
 static void accepted_plus_residual_is_p(void **state)
