@@ -277,11 +277,26 @@ typedef struct mtplx_sampling {
     uint64_t seed;
 } mtplx_sampling;
 
+/* How the draft depth of a cycle is chosen, between 0 and the depth of the options. Greedy output
+ * does not depend on it; sampled output keeps its law, but the tokens of a seed depend on the
+ * depths (and so, but for FIXED and STREAK, on measured times). */
+typedef enum mtplx_depth_policy {
+    MTPLX_DEPTH_FIXED = 0, /* always the depth of the options */
+    MTPLX_DEPTH_AUTO,      /* the most tokens per measured time; plain decoding where it wins */
+    MTPLX_DEPTH_STREAK,    /* deeper after accepted cycles, shallower after early rejections */
+    MTPLX_DEPTH_EXPECTED_VALUE, /* while the next draft is worth its time */
+    MTPLX_DEPTH_COST,           /* by measured cycle times of each depth */
+    MTPLX_DEPTH_POSITION_EMA,   /* by acceptance of each position at a fixed overhead */
+} mtplx_depth_policy;
+
 typedef struct mtplx_gen_options {
     mtplx_sampling sampling;
-    int depth;        /* draft depth 0..MTPLX_MAX_DEPTH; 0 decodes plainly */
-    int max_tokens;   /* at most this many new tokens; 0: until the context window is full */
-    bool ignore_stop; /* do not end at stop tokens (benchmarks) */
+    int depth;                 /* draft depth 0..MTPLX_MAX_DEPTH; 0 decodes plainly */
+    mtplx_depth_policy policy; /* `depth` is the largest one for all but FIXED */
+    bool context_copy; /* also draft by copying what followed earlier occurrences of the last tokens
+                          in the sequence; needs no MTP head */
+    int max_tokens;    /* at most this many new tokens; 0: until the context window is full */
+    bool ignore_stop;  /* do not end at stop tokens (benchmarks) */
     const volatile int *cancel; /* polled between chunks and cycles; non-zero ends with CANCELLED */
 } mtplx_gen_options;
 
@@ -304,6 +319,13 @@ typedef struct mtplx_gen_stats {
     uint64_t prefill_ns, draft_ns, verify_ns, sample_ns, commit_ns;
     uint64_t first_token_ns; /* from the start of prefill to the first token */
     uint64_t decode_ns;      /* from the first token to now */
+    /* Cycles by number of drafts, copied ones included. */
+    uint64_t depths[MTPLX_MAX_DEPTH + 1];
+    uint64_t probes; /* cycles whose depth was chosen to learn */
+    /* Copied drafts: cycles that had some, tokens tested and accepted. Not in drafted, accepted. */
+    uint64_t copy_cycles, copy_tested, copy_accepted;
+    /* Cycles that the policy had predicted the time of: predicted and measured, summed. */
+    uint64_t predicted_ns, measured_ns;
 } mtplx_gen_stats;
 
 /* One answer being decoded on a sequence. */

@@ -26,6 +26,8 @@ enum {
     ASK_STATS,
     ASK_QUIET,
     ASK_DEPTH,
+    ASK_DEPTH_POLICY,
+    ASK_COPY,
     ASK_MTP,
     ASK_TEMPERATURE,
     ASK_TOP_P,
@@ -47,7 +49,7 @@ enum {
     ASK_FLAGS,
 };
 
-enum { DEFAULT_DEPTH = 3 };
+enum { SEEDED_DEPTH = 3 };
 
 #define CHECKPOINT "the checkpoint's own"
 
@@ -91,14 +93,26 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                    .letter = 'q',
                    .help = "Nothing but the answer: no reasoning, no notes."},
     [ASK_DEPTH] = {.name = "depth",
-                   .kind = MX_CLI_INT,
+                   .kind = MX_CLI_CHOICE,
+                   .choices = "auto 0 1 2 3 4 5 6 7 8",
                    .letter = 'd',
-                   .max = MTPLX_MAX_DEPTH,
                    .env = "MTPLX_DEPTH",
-                   .fallback = "3",
-                   .help =
-                       "Tokens drafted ahead by the MTP head, 0 to 8; 0 decodes plainly. Greedy "
-                       "output does not depend on it."},
+                   .fallback = "auto, or 3 when a seed is given",
+                   .help = "Tokens drafted ahead by the MTP head; 0 decodes plainly, auto follows "
+                           "measured speed and acceptance. Greedy output does not depend on it."},
+    [ASK_DEPTH_POLICY] = {.name = "depth-policy",
+                          .kind = MX_CLI_CHOICE,
+                          .choices = "none auto streak expected_value cost position_ema",
+                          .env = "MTPLX_DEPTH_POLICY",
+                          .fallback = "none with a number as --depth, else auto",
+                          .help = "How each cycle's depth is chosen; --depth is then the largest."},
+    [ASK_COPY] = {.name = "context-copy",
+                  .kind = MX_CLI_CHOICE,
+                  .choices = "on off",
+                  .env = "MTPLX_CONTEXT_COPY",
+                  .fallback = "on",
+                  .help = "Also draft by copying what followed earlier occurrences of the last "
+                          "tokens in prompt and answer."},
     [ASK_MTP] = {.name = "mtp",
                  .kind = MX_CLI_SWITCH,
                  .negatable = true,
@@ -312,17 +326,40 @@ static mtplx_sampling sampling(const struct ask *a)
     return s;
 }
 
-static int depth(const struct ask *a)
+/* Says why a wish to draft cannot be granted. */
+static void explain_no_mtp(const struct ask *a)
 {
     const struct mx_cli_value *v = &a->args->values[ASK_DEPTH];
-    bool wanted = v->source == MX_CLI_EXPLICIT && v->integer > 0;
-    if (mtplx_model_get_info(a->model)->has_mtp)
-        return given(a, ASK_DEPTH) ? (int)v->integer : DEFAULT_DEPTH;
+    bool wanted = v->source == MX_CLI_EXPLICIT && strcmp(v->text, "0") != 0;
     if (wanted && given(a, ASK_MTP) && !on(a, ASK_MTP))
         note(a, "--depth has no effect together with --no-mtp");
     else if (wanted || on(a, ASK_MTP))
         note(a, "this checkpoint has no MTP head, so nothing is drafted");
-    return 0;
+}
+
+/* Sampled tokens depend on how deep was drafted, and that on measured times: whoever gives a seed
+ * wants the same answer again and gets a fixed depth, unless something else was asked for. */
+static void set_depth(const struct ask *a, mtplx_gen_options *o)
+{
+    static const struct {
+        const char *name;
+        mtplx_depth_policy policy;
+    } policies[] = {
+        {"none", MTPLX_DEPTH_FIXED},    {"auto", MTPLX_DEPTH_AUTO},
+        {"streak", MTPLX_DEPTH_STREAK}, {"expected_value", MTPLX_DEPTH_EXPECTED_VALUE},
+        {"cost", MTPLX_DEPTH_COST},     {"position_ema", MTPLX_DEPTH_POSITION_EMA},
+    };
+    const struct mx_cli_value *v = a->args->values;
+    bool number = given(a, ASK_DEPTH) && strcmp(v[ASK_DEPTH].text, "auto") != 0;
+    bool seeded = given(a, ASK_SEED) && o->sampling.temperature > 0 && !given(a, ASK_DEPTH);
+    o->depth = number ? (int)v[ASK_DEPTH].integer : seeded ? SEEDED_DEPTH : MTPLX_MAX_DEPTH;
+    o->policy = number || seeded ? MTPLX_DEPTH_FIXED : MTPLX_DEPTH_AUTO;
+    for (size_t i = 0; given(a, ASK_DEPTH_POLICY) && i < sizeof policies / sizeof *policies; i++)
+        if (strcmp(v[ASK_DEPTH_POLICY].text, policies[i].name) == 0)
+            o->policy = policies[i].policy;
+    o->context_copy = !given(a, ASK_COPY) || strcmp(v[ASK_COPY].text, "on") == 0;
+    if (!mtplx_model_get_info(a->model)->has_mtp)
+        explain_no_mtp(a);
 }
 
 /* Reasoning is shown when it was asked for, and on a terminal so that a model that thinks on its
@@ -428,13 +465,13 @@ static mtplx_status answer(struct ask *a)
         .prompt = a->prompt,
         .prompt_len = a->prompt_len,
         .options = {.sampling = sampling(a),
-                    .depth = depth(a),
                     .max_tokens = (int)v[ASK_MAX_TOKENS].integer,
                     .cancel = mx_cli_cancel_flag()},
         .show_reasoning = shows_reasoning(a),
         .collect = v[ASK_JSON].on,
     };
     struct mx_answer r;
+    set_depth(a, &q.options);
     mtplx_status st = mx_answer_run(&q, a->out, &r, &a->err);
     if (st == MTPLX_OK && v[ASK_JSON].on)
         st = print_json(a, &r);

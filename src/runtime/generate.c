@@ -16,12 +16,18 @@
  *   G1  Draws are keyed by (seed, index of the token in the timeline, purpose), so depth, batching
  *       and restarts change no draw.
  *   G2  p and q of a position see the same counts: everything emitted plus the drafted prefix.
- *   G3  Generations share passes but no state; each gets the tokens it would have got alone.
+ *   G3  Generations share passes but no state; each gets the tokens it would have got alone
+ *       (sampled ones under the depths they would have had: see G6).
  *   G4  When the answer ends, the sequence holds prompt and answer without the answer's last token,
  *       at every depth.
  *   G5  After a failed pass the generation is over (finish ERROR) and its sequence is back at the
- *       last commit. Nothing can fail between a pass and its commit. */
+ *       last commit. Nothing can fail between a pass and its commit.
+ *   G6  The shape of a cycle follows P1 of depth.h: it is planned before the first draft, from
+ *       times, tested positions and committed tokens. Only greedy cycles, which draw nothing, may
+ *       grow by what was drafted. */
 #include "base/clock.h"
+#include "runtime/copy.h"
+#include "runtime/depth.h"
 #include "runtime/forward.h"
 #include "runtime/sampler.h"
 
@@ -45,8 +51,17 @@ struct mtplx_gen {
     struct mx_counts *counts;
     struct mx_dist p, q[MTPLX_MAX_DEPTH];
 
+    struct mx_depth policy;
+    struct mx_copy *index; /* NULL: no context copy */
+    struct mx_copy_control copying;
+
     /* The cycle being run. */
-    int depth, drafted;
+    struct mx_depth_ask ask;
+    struct mx_depth_plan plan;
+    int depth, drafted;           /* MTP drafts to make; drafts made, then all with copied ones */
+    int made;                     /* MTP drafts among the drafted: the first ones */
+    int tested, accepted;         /* drafts looked at, and accepted */
+    int match;                    /* length of the match that was copied from */
     int32_t rows[MX_MAX_PENDING]; /* pending, d1 .. dk */
 
     mtplx_gen_stats stats;
@@ -85,6 +100,8 @@ static mtplx_status check_options(const mtplx_seq *s, size_t count, mtplx_gen_op
                         "the prompt has %zu tokens but the context window is %zu and needs room "
                         "for an answer; shorten the prompt",
                         s->n_tokens + count, context);
+    if ((int)o->policy < MTPLX_DEPTH_FIXED || o->policy > MTPLX_DEPTH_POSITION_EMA)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "%d is not a depth policy", (int)o->policy);
     if (!s->model->geometry.has_mtp)
         o->depth = 0;
     return MTPLX_OK;
@@ -109,9 +126,32 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
         return MTPLX_ERR_MEMORY;
     if ((st = mx_dist_reserve_for(&g->p, &g->opt.sampling, vocab, err)) != MTPLX_OK)
         return st;
-    for (int i = 0; i < g->opt.depth; i++)
-        if ((st = mx_dist_reserve_for(&g->q[i], &g->opt.sampling, vocab, err)) != MTPLX_OK)
+    for (int i = 0; i < MTPLX_MAX_DEPTH; i++) {
+        if (i < g->opt.depth)
+            st = mx_dist_reserve_for(&g->q[i], &g->opt.sampling, vocab, err);
+        else /* a copy's q has one token */
+            st = mx_dist_reserve(&g->q[i], g->opt.context_copy, err);
+        if (st != MTPLX_OK)
             return st;
+    }
+    return MTPLX_OK;
+}
+
+/* The depth policy, and the index that copies come from. */
+static mtplx_status make_planner(mtplx_gen *g, mtplx_error *err)
+{
+    mtplx_model *m = g->seq->model;
+    bool learns = g->opt.policy != MTPLX_DEPTH_FIXED || g->opt.context_copy;
+    mtplx_model_lock(m);
+    struct mx_depth_model *shared = learns ? mx_model_depth(m) : NULL;
+    mx_depth_init(&g->policy, g->opt.policy, g->opt.depth, shared);
+    mx_copy_control_init(&g->copying, shared ? &shared->copies : NULL);
+    mtplx_model_unlock(m);
+    if (learns && !shared)
+        return mx_error_nomem(err, "the depth policy", sizeof *shared);
+    size_t tokens = g->seq->n_tokens + g->n_prompt + g->cap_out;
+    if (g->opt.context_copy && !(g->index = mx_copy_new(tokens, err)))
+        return MTPLX_ERR_MEMORY;
     return MTPLX_OK;
 }
 
@@ -146,6 +186,8 @@ static mtplx_status init(mtplx_gen *g, const int32_t *prompt, size_t count, mtpl
     g->n_prompt = count;
     g->stats.prompt_tokens = count;
     mtplx_status st = make_sampler(g, err);
+    if (st == MTPLX_OK)
+        st = make_planner(g, err);
     return st == MTPLX_OK ? count_prompt(g, err) : st;
 }
 
@@ -175,6 +217,7 @@ void mtplx_gen_free(mtplx_gen *g)
         return;
     mx_sampler_free(g->sampler);
     mx_counts_free(g->counts);
+    mx_copy_free(g->index);
     mx_dist_free(&g->p);
     for (int i = 0; i < MTPLX_MAX_DEPTH; i++)
         mx_dist_free(&g->q[i]);
@@ -260,15 +303,48 @@ static mtplx_status prefill_chunk(mtplx_gen *g, mtplx_error *err)
     return MTPLX_OK;
 }
 
-/* ---- Draft -------------------------------------------------------------------------------- */
+/* ---- Plan --------------------------------------------------------------------------------- */
 
 /* Tokens still wanted bound the useful depth: a cycle emits up to depth + 1. */
-static int cycle_depth(const mtplx_gen *g)
+static int most_drafts(const mtplx_gen *g, int most)
 {
     size_t left = g->cap_out - g->n_out;
-    int depth = g->opt.depth;
-    return left <= (size_t)depth ? (int)left - 1 : depth;
+    return left <= (size_t)most ? (int)left - 1 : most;
 }
+
+/* Tokens that could be copied behind the `n` last rows of the cycle, into `out`. */
+static int find_copy(mtplx_gen *g, int n, int most, int32_t *out)
+{
+    int allowed = mx_copy_allowed(&g->copying, g->seq->n_tokens);
+    most = allowed < most ? allowed : most;
+    if (most <= 0)
+        return 0;
+    return mx_copy_find(g->index, g->seq->tokens, g->seq->n_tokens, g->rows, n, out, most,
+                        &g->match);
+}
+
+/* Chooses the shape of the cycle: MTP drafts to make, or a block to copy (rows 1 .. drafted). */
+static void plan(mtplx_gen *g, size_t peers)
+{
+    int32_t copy[MTPLX_MAX_DEPTH];
+    g->rows[0] = g->out[g->n_out - 1];
+    g->drafted = g->made = g->tested = g->accepted = 0;
+    g->ask = (struct mx_depth_ask){
+        .most = most_drafts(g, g->opt.depth), .peers = (int)peers, .context = g->seq->n_tokens};
+    if (g->index) {
+        mx_copy_update(g->index, g->seq->tokens, g->seq->n_tokens);
+        g->ask.copy = find_copy(g, 1, most_drafts(g, MTPLX_MAX_DEPTH), copy);
+        g->ask.copy_p = mx_copy_p(&g->copying, g->match);
+        g->ask.sure = g->match >= MX_COPY_LONG;
+    }
+    g->plan = mx_depth_next(&g->policy, &g->ask);
+    g->depth = g->plan.depth;
+    memcpy(g->rows + 1, copy, (size_t)g->plan.copy * sizeof *copy);
+    if (g->ask.copy > 0 && g->plan.copy == 0)
+        mx_copy_refused(&g->copying);
+}
+
+/* ---- Draft -------------------------------------------------------------------------------- */
 
 /* Chooses the draft after a step, from the ids or logits of its row. */
 static int32_t choose_draft(mtplx_gen *g, int step, int32_t argmax, const float *logits)
@@ -294,6 +370,12 @@ static bool all_argmax(mtplx_gen *const *gens, size_t n)
 
 #define MAX_GROUP 64 /* generations of one pass */
 
+static void feed_cost(mtplx_model *m, enum mx_cost_kind kind, size_t n, size_t context, uint64_t ns)
+{
+    if (m->depth)
+        mx_cost_feed(&m->depth->costs, kind, (int)n, context, (double)ns);
+}
+
 static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx_error *err)
 {
     mtplx_gen *active[MAX_GROUP];
@@ -311,6 +393,7 @@ static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx
     mtplx_model *m = seqs[0]->model;
     struct mx_want want = {.argmax = all_argmax(active, k), .ids = ids};
     mtplx_forward_result r;
+    uint64_t t0 = m->clock();
     mtplx_status st = mx_draft(m, seqs, tokens, k, &want, &r, err);
     for (size_t i = 0; i < k && st == MTPLX_OK; i++) {
         mtplx_gen *g = active[i];
@@ -320,7 +403,38 @@ static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx
         g->drafted = step + 1;
         count_token(g, d); /* G2; taken back after drafting */
     }
+    if (st == MTPLX_OK)
+        feed_cost(m, step ? MX_COST_NEXT : MX_COST_FIRST, k, active[0]->ask.context,
+                  m->clock() - t0);
     return st;
+}
+
+/* Rows drafted by copying: each draft's law is a point mass (copy.h). */
+static void take_copies(mtplx_gen *g, int count)
+{
+    for (int i = g->drafted; i < g->made + count; i++) {
+        int32_t token = g->rows[i + 1];
+        if (!g->greedy) {
+            g->q[i].n = 1;
+            g->q[i].ids[0] = token;
+            g->q[i].p[0] = 1;
+        }
+        count_token(g, token); /* G2 */
+    }
+    g->drafted = g->made + count;
+}
+
+/* Behind MTP drafts, what followed an earlier occurrence of them may be worth some rows more. G6:
+ * greedy only. */
+static void extend(mtplx_gen *g)
+{
+    int most = most_drafts(g, MTPLX_MAX_DEPTH) - g->made;
+    bool may = g->index && g->greedy && g->opt.policy == MTPLX_DEPTH_AUTO && g->made > 0;
+    int count = may ? find_copy(g, g->made + 1, most, g->rows + 1 + g->made) : 0;
+    if (count > 0)
+        count = mx_depth_extend(&g->policy, &g->ask, g->plan.rate, g->made, count,
+                                mx_copy_p(&g->copying, g->match));
+    take_copies(g, count);
 }
 
 static mtplx_status draft(mtplx_gen *const *gens, size_t n, mtplx_error *err)
@@ -328,14 +442,19 @@ static mtplx_status draft(mtplx_gen *const *gens, size_t n, mtplx_error *err)
     int most = 0;
     mtplx_status st = MTPLX_OK;
     for (size_t i = 0; i < n; i++) {
-        gens[i]->drafted = 0;
         gens[i]->seq->n_drafts = 0; /* a pass that failed may have left some */
-        gens[i]->depth = cycle_depth(gens[i]);
-        gens[i]->rows[0] = gens[i]->out[gens[i]->n_out - 1];
+        plan(gens[i], n);
         most = gens[i]->depth > most ? gens[i]->depth : most;
     }
     for (int step = 0; step < most && st == MTPLX_OK; step++)
         st = draft_step(gens, n, step, err);
+    for (size_t i = 0; i < n && st == MTPLX_OK; i++) {
+        gens[i]->made = gens[i]->drafted;
+        if (gens[i]->plan.copy > 0)
+            take_copies(gens[i], gens[i]->plan.copy);
+        else
+            extend(gens[i]);
+    }
     for (size_t i = 0; i < n; i++)
         for (int j = gens[i]->drafted; gens[i]->counting && j > 0; j--)
             mx_counts_remove(gens[i]->counts, gens[i]->rows[j]);
@@ -364,6 +483,20 @@ static int32_t settle_row(mtplx_gen *g, int i, int32_t argmax, const float *logi
     return mx_spec_residual(&g->p, &g->q[i], uniform(g, position, MX_RNG_RESIDUAL));
 }
 
+static void note_tested(mtplx_gen *g, int i, bool accepted)
+{
+    g->tested++;
+    g->accepted += accepted;
+    g->stats.corrections += !accepted;
+    if (i < g->made) {
+        g->stats.drafted[i]++;
+        g->stats.accepted[i] += accepted;
+    } else {
+        g->stats.copy_tested++;
+        g->stats.copy_accepted += accepted;
+    }
+}
+
 /* Walks the verify rows of one generation, emits, and returns how many rows to keep: the pending
  * token and the accepted drafts, but not the answer's last token (G4). `base` is the timeline index
  * of the token row 0 decides. */
@@ -374,13 +507,11 @@ static size_t accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids, const
         bool accepted = false;
         const float *row = logits ? logits + (size_t)i * vocab : NULL;
         int32_t token = settle_row(g, i, ids ? ids[i] : 0, row, base + (uint64_t)i, &accepted);
-        g->stats.drafted[i]++;
-        g->stats.accepted[i] += accepted;
-        g->stats.corrections += !accepted;
+        note_tested(g, i, accepted);
         count_token(g, token);
         bool more = emit(g, token);
         /* After a final accepted token the next position stood drafted too. */
-        if (accepted && !more && i + 1 < g->drafted)
+        if (accepted && !more && i + 1 < g->made)
             g->stats.drafted[i + 1]++;
         if (!accepted || !more)
             return (size_t)i + 1;
@@ -426,29 +557,56 @@ static void accept_all(mtplx_gen *const *gens, size_t n, mtplx_forward_mode mode
     }
 }
 
+/* What the cycle of one generation teaches. */
+static void learn(mtplx_gen *g, uint64_t ns)
+{
+    int of_mtp = g->tested < g->made ? g->tested : g->made;
+    int good = g->accepted < g->made ? g->accepted : g->made;
+    struct mx_depth_cycle c = {.planned = g->made,
+                               .copied = g->drafted - g->made,
+                               .tested = of_mtp,
+                               .accepted = good,
+                               .probe = g->plan.probe,
+                               .ns = (double)ns};
+    g->stats.depths[g->drafted]++;
+    g->stats.probes += g->plan.probe;
+    g->stats.copy_cycles += c.copied > 0;
+    if (g->plan.ns > 0) {
+        g->stats.predicted_ns += (uint64_t)g->plan.ns;
+        g->stats.measured_ns += ns;
+    }
+    mx_depth_feed(&g->policy, &c);
+    mx_copy_feed(&g->copying, g->match, g->tested - of_mtp, g->accepted - good, g->seq->n_tokens);
+}
+
 /* Draft, verify, accept, commit for up to MAX_GROUP generations of one model. */
 static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err)
 {
     mtplx_row rows[MAX_GROUP * MX_MAX_PENDING];
     int32_t ids[MAX_GROUP * MX_MAX_PENDING];
     mtplx_forward_result r;
-    uint64_t t0 = mx_now_ns();
+    mtplx_model *m = gens[0]->seq->model;
+    uint64_t t0 = m->clock();
     mtplx_status st = draft(gens, n, err);
     if (st != MTPLX_OK)
         return st;
-    uint64_t t1 = mx_now_ns();
+    uint64_t t1 = m->clock();
     size_t k = fill_verify(gens, n, rows);
     mtplx_forward_mode mode = k == n ? MTPLX_COMMIT : MTPLX_VERIFY;
     struct mx_want want = {.argmax = all_argmax(gens, n), .ids = ids};
-    st = mx_forward(gens[0]->seq->model, rows, k, mode, &want, &r, err);
+    st = mx_forward(m, rows, k, mode, &want, &r, err);
     if (st != MTPLX_OK)
         return st;
-    uint64_t t2 = mx_now_ns();
+    uint64_t t2 = m->clock();
     for (size_t i = 0; i < n; i++) {
         gens[i]->stats.draft_ns += t1 - t0;
         gens[i]->stats.verify_ns += t2 - t1;
     }
     accept_all(gens, n, mode, want.argmax ? ids : NULL, r.logits);
+    uint64_t t3 = m->clock();
+    feed_cost(m, MX_COST_VERIFY, k, gens[0]->ask.context, t3 - t1);
+    for (size_t i = 0; i < n; i++)
+        learn(gens[i], t3 - t0);
     return MTPLX_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Loading a model: config, checkpoint, device, family, tokenizer, chat template, defaults. */
 #include "runtime/model.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "runtime/sampler.h"
 
@@ -312,12 +313,13 @@ static struct mx_state *open_state(const mtplx_model *m, const mtplx_load_option
     char text[2 * PATH_MAX + 512];
     char *real = realpath(m->path, NULL);
     const mtplx_model_info *i = &m->info;
+    const char *source = i->mtp_source ? i->mtp_source : "none", *slash = strrchr(source, '/');
     int n = snprintf(text, sizeof text,
                      "%s; %s %s, %llu + %llu parameters, %llu bytes, mtp %s %d, mlp %d, "
                      "adapter %s, drafts %d %d; %s, %d threads",
                      real ? real : m->path, i->model_type, i->quantization,
                      (unsigned long long)i->parameters, (unsigned long long)i->mtp_parameters,
-                     (unsigned long long)i->weight_bytes, i->mtp_source ? i->mtp_source : "none",
+                     (unsigned long long)i->weight_bytes, slash ? slash + 1 : source,
                      (int)o->mtp_proj_quant, (int)o->mlp_proj_quant,
                      o->mtp_adapter && !o->no_mtp ? o->mtp_adapter : "none", o->draft_vocab,
                      (int)o->draft_head_quant, i->device, i->threads);
@@ -349,6 +351,26 @@ static mtplx_status open_draft(mtplx_model *m, struct mx_loader *l, mtplx_error 
     m->info.draft_vocab = m->geometry.has_mtp ? m->draft.n : 0;
     m->info.draft_head_bytes = m->draft.head.data ? mx_weight_bytes(&m->draft.head, m->draft.n) : 0;
     return st;
+}
+
+struct mx_depth_model *mx_model_depth(mtplx_model *m)
+{
+    if (m->depth || !(m->depth = malloc(sizeof *m->depth)))
+        return m->depth;
+    mx_depth_model_init(m->depth);
+    mx_depth_model_read(m->depth, mx_state_get(m->state, "depth"));
+    return m->depth;
+}
+
+static void close_state(mtplx_model *m)
+{
+    if (m->depth && m->depth->changed)
+        mx_state_put(m->state, "depth", mx_depth_model_write(m->depth));
+    if (mx_misses_grown(m->misses))
+        mx_state_put(m->state, MX_MISSES, mx_misses_json(m->misses));
+    mx_misses_free(m->misses);
+    mx_state_free(m->state);
+    free(m->depth);
 }
 
 /* ---- Load and free ------------------------------------------------------------------------ */
@@ -469,6 +491,7 @@ mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *option
         return NULL;
     }
     init_lock(&m->lock);
+    m->clock = mx_now_ns;
     if (load(m, path, options ? options : &defaults, &local) != MTPLX_OK) {
         if (err)
             *err = local;
@@ -496,10 +519,7 @@ void mtplx_model_free(mtplx_model *m)
 {
     if (!m)
         return;
-    if (mx_misses_grown(m->misses))
-        mx_state_put(m->state, MX_MISSES, mx_misses_json(m->misses));
-    mx_misses_free(m->misses);
-    mx_state_free(m->state);
+    close_state(m);
     if (m->device)
         free_device_side(m);
     mx_chat_free(m->chat);

@@ -9,6 +9,7 @@
 #include "families/loader.h"
 #include "runtime/draft_vocab.h"
 #include "runtime/misses.h"
+#include "runtime/depth.h"
 #include "runtime/state.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -61,8 +62,14 @@ struct mtplx_model {
     struct mx_hostbuf out_logits, out_hidden;
     struct mx_hostbuf batch, mtp_batch; /* tokens, positions and segments of a call */
 
-    struct mx_state *state; /* learned facts of earlier runs, or NULL; under `lock` */
+    /* Learned facts; under `lock`. */
+    struct mx_state *state;       /* of earlier runs, or NULL */
+    struct mx_depth_model *depth; /* times and acceptance; NULL before the first use */
+    uint64_t (*clock)(void);      /* mx_now_ns(), or what a test puts here */
 };
+
+/* The model's times and acceptance, read from the state on the first call; NULL without memory. */
+struct mx_depth_model *mx_model_depth(mtplx_model *m);
 
 /* Grows a buffer to at least `bytes`. Contents are lost. */
 mtplx_status mx_devbuf_need(struct mtplx_model *m, struct mx_devbuf *b, size_t bytes,

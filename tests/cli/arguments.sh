@@ -14,10 +14,12 @@ usage() { # usage NAME PART ARGUMENTS...
 usage 'typo of a flag' 'did you mean --temperature?' --temprature 1 hi
 usage 'unknown flag' 'unknown flag --frobnicate' --frobnicate hi
 usage 'ambiguous abbreviation lists the candidates' '--temperature, --top-p, --top-k' --t 1 hi
-usage 'depth above 8' '--depth takes an integer from 0 to 8' --depth 9 hi
-usage 'depth below 0' '--depth takes an integer from 0 to 8' --depth -1 hi
-usage 'depth of text' '--depth takes an integer' --depth three hi
-usage 'depth with a fraction' '--depth takes an integer' --depth 2.5 hi
+usage 'depth above 8' '--depth takes auto, 0' --depth 9 hi
+usage 'depth below 0' '--depth takes auto, 0' --depth -1 hi
+usage 'depth of text' '--depth takes auto, 0' --depth three hi
+usage 'depth with a fraction' '--depth takes auto, 0' --depth 2.5 hi
+usage 'unknown depth policy' '--depth-policy takes none, auto' --depth-policy fast hi
+usage 'context copy of text' '--context-copy takes on or off' --context-copy maybe hi
 usage 'max-tokens 0' '--max-tokens takes an integer from 1' --max-tokens 0 hi
 usage 'max-tokens beyond 64 bits' '--max-tokens takes' --max-tokens 99999999999999999999 hi
 usage 'temperature nan' '--temperature takes a number' --temperature nan hi

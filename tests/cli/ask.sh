@@ -18,6 +18,14 @@ for depth in 0 1 4 8; do
     ask --depth $depth Tell me a story.
     check "greedy: depth $depth gives the same text" test "$rc $out" = "0 $first"
 done
+for policy in auto none streak expected_value cost position_ema; do
+    ask --depth-policy $policy Tell me a story.
+    check "greedy: policy $policy gives the same text" test "$rc $out" = "0 $first"
+done
+ask --depth auto --context-copy off Tell me a story.
+check 'greedy: copying or not gives the same text' test "$rc $out" = "0 $first"
+ask --no-mtp --context-copy on Tell me a story.
+check 'greedy: copying without MTP gives the same text' test "$rc $out" = "0 $first"
 ask --threads 1 --prefill-chunk 32 Tell me a story.
 check 'greedy: threads and chunks do not matter' test "$rc $out" = "0 $first"
 ask --device ref Tell me a story.
@@ -82,7 +90,7 @@ ask --json 'Say "quote" and \backslash'
 check '--json escapes' is_json
 ask --stats Tell me a story.
 check '--stats leaves standard output alone' test "$rc $out" = "0 $first"
-for word in '12 generated' 'tok/s' 'tokens per forward' 'by depth' 'first token' 'peak memory'; do
+for word in '12 generated' 'tok/s' 'tokens per forward' 'by depth' 'depths' 'predicted' 'first token' 'peak memory'; do
     check "--stats shows $word" has "$err" "$word"
 done
 ask --stats --depth 0 Tell me a story.

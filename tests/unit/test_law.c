@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "runtime/copy.h"
 #include "runtime/sampler.h"
 
 #define LENGTH(a) (sizeof(a) / sizeof *(a))
@@ -312,6 +313,140 @@ static void simulate(const struct model *m, enum scheme scheme, int depth, uint6
         cycle(&r);
 }
 
+/* ---- Adaptive depth and context copy ------------------------------------------------------ */
+
+/* The loop of generate.c with its real planner and index: depths follow acceptance and random
+ * times, blocks are drafted by the model's q or copied. */
+struct adaptive {
+    struct run run;
+    struct mx_depth_model model;
+    struct mx_depth depth;
+    struct mx_copy *index;
+    struct mx_copy_control copying;
+    int32_t timeline[TOKENS + MTPLX_MAX_DEPTH + 1]; /* the last one is pending */
+    struct mx_dist copied[MTPLX_MAX_DEPTH];
+    uint64_t copies, copies_accepted, depths[MTPLX_MAX_DEPTH + 1];
+    bool wrong; /* a planted mistake: corrects a copied draft from p */
+};
+
+static void adaptive_emit(struct adaptive *a, int token, enum origin origin)
+{
+    a->timeline[a->run.position] = token;
+    emit(&a->run, token, origin);
+}
+
+/* Random times of a machine on which drafting pays now and then. */
+static double random_time(struct adaptive *a, int rows)
+{
+    uint64_t at = 1000000 + a->run.position;
+    return 1e6 * (1 + 0.25 * rows) * (0.5 + mx_rng_uniform(a->run.seed, at, MX_RNG_TARGET));
+}
+
+static struct mx_depth_plan adaptive_plan(struct adaptive *a, int32_t *copy, int *match)
+{
+    size_t known = a->run.position ? (size_t)a->run.position - 1 : 0;
+    int32_t pending = a->run.position ? a->timeline[known] : 0;
+    bool eager = known % 512 < 256; /* half of the text copies whatever the record says */
+    if (eager)
+        a->copying.resume = 0;
+    int room = mx_copy_allowed(&a->copying, known);
+    mx_copy_update(a->index, a->timeline, known);
+    struct mx_depth_ask ask = {.most = MTPLX_MAX_DEPTH, .peers = 1, .context = known};
+    ask.copy = mx_copy_find(a->index, a->timeline, known, &pending, 1, copy, room, match);
+    ask.copy_p = eager ? 0.95 : mx_copy_p(&a->copying, *match);
+    struct mx_depth_plan plan = mx_depth_next(&a->depth, &ask);
+    if (ask.copy > 0 && plan.copy == 0)
+        mx_copy_refused(&a->copying);
+    return plan;
+}
+
+static void adaptive_learn(struct adaptive *a, const struct mx_depth_plan *plan, int tested,
+                           int accepted, int match)
+{
+    bool copied = plan->copy > 0;
+    int n = plan->depth + plan->copy;
+    struct mx_depth_cycle c = {.planned = plan->depth,
+                               .copied = plan->copy,
+                               .tested = copied ? 0 : tested,
+                               .accepted = copied ? 0 : accepted,
+                               .probe = plan->probe};
+    mx_depth_feed(&a->depth, &c);
+    mx_cost_feed(&a->model.costs, MX_COST_VERIFY, n + 1, 0, random_time(a, n + 1));
+    if (plan->depth > 0)
+        mx_cost_feed(&a->model.costs, MX_COST_FIRST, 1, 0, 0.3 * random_time(a, 0));
+    if (copied)
+        mx_copy_feed(&a->copying, match, tested, accepted, (size_t)a->run.position);
+    a->copies += copied ? (uint64_t)tested : 0;
+    a->copies_accepted += copied ? (uint64_t)accepted : 0;
+    a->depths[n]++;
+}
+
+static void adaptive_cycle(struct adaptive *a)
+{
+    struct run *r = &a->run;
+    int32_t draft[MTPLX_MAX_DEPTH];
+    int context[MTPLX_MAX_DEPTH + 1] = {r->context}, match = 0, i = 0;
+    struct mx_depth_plan plan = adaptive_plan(a, draft, &match);
+    const struct mx_dist *q[MTPLX_MAX_DEPTH];
+    int n = plan.depth + plan.copy;
+    for (int k = 0; k < n; k++) {
+        q[k] = plan.copy ? &a->copied[k] : &r->m->q[context[k]];
+        if (plan.copy)
+            a->copied[k].ids[0] = draft[k];
+        else
+            draft[k] = mx_dist_draw(
+                q[k], mx_rng_uniform(r->seed, r->position + (uint64_t)k, MX_RNG_DRAFT));
+        context[k + 1] = next_context(context[k], draft[k]);
+    }
+    for (; i < n; i++) {
+        const struct mx_dist *p = &r->m->p[context[i]];
+        double u = mx_rng_uniform(r->seed, r->position, MX_RNG_ACCEPT);
+        double v = mx_rng_uniform(r->seed, r->position, MX_RNG_RESIDUAL);
+        if (mx_spec_accept(p, q[i], draft[i], u)) {
+            adaptive_emit(a, draft[i], ACCEPTED);
+            continue;
+        }
+        bool lax = a->wrong && plan.copy > 0;
+        adaptive_emit(a, lax ? mx_dist_draw(p, v) : mx_spec_residual(p, q[i], v), CORRECTED);
+        adaptive_learn(a, &plan, i + 1, i, match);
+        return;
+    }
+    double u = mx_rng_uniform(r->seed, r->position, MX_RNG_TARGET);
+    adaptive_emit(a, mx_dist_draw(&r->m->p[r->context], u), DRAWN);
+    adaptive_learn(a, &plan, n, n, match);
+}
+
+static struct adaptive *simulate_adaptive(const struct model *m, uint64_t seed, bool wrong,
+                                          struct tally *out)
+{
+    struct adaptive *a = calloc(1, sizeof *a);
+    assert_non_null(a);
+    memset(out, 0, sizeof *out);
+    a->run = (struct run){.m = m, .seed = seed, .out = out};
+    a->wrong = wrong;
+    a->index = mx_copy_new(TOKENS, NULL);
+    assert_non_null(a->index);
+    for (int i = 0; i < MTPLX_MAX_DEPTH; i++) {
+        assert_int_equal(mx_dist_reserve(&a->copied[i], 1, NULL), MTPLX_OK);
+        a->copied[i].n = 1;
+        a->copied[i].p[0] = 1;
+    }
+    mx_depth_model_init(&a->model);
+    mx_depth_init(&a->depth, MTPLX_DEPTH_AUTO, MTPLX_MAX_DEPTH, &a->model);
+    mx_copy_control_init(&a->copying, &a->model.copies);
+    while (a->run.position < TOKENS)
+        adaptive_cycle(a);
+    return a;
+}
+
+static void adaptive_free(struct adaptive *a)
+{
+    for (int i = 0; i < MTPLX_MAX_DEPTH; i++)
+        mx_dist_free(&a->copied[i]);
+    mx_copy_free(a->index);
+    free(a);
+}
+
 /* ---- Verdicts ----------------------------------------------------------------------------- */
 
 static void add_counts(uint32_t *to, const uint32_t *from)
@@ -479,6 +614,38 @@ static void every_planted_mistake_is_found(void **state)
     free(t);
 }
 
+/* Where the depth follows what was accepted and how long it took, and blocks are copied. */
+static void adaptive_depth_and_copies_follow_the_law(void **state)
+{
+    (void)state;
+    static const int chosen[] = {0, 1, 2, 5};
+    struct model *m = malloc(sizeof *m);
+    struct tally *t = malloc(sizeof *t);
+    assert_non_null(m);
+    assert_non_null(t);
+    for (size_t i = 0; i < LENGTH(chosen); i++) {
+        const struct setting *s = &settings[chosen[i]];
+        int used = 0;
+        model_open(m, s);
+        struct adaptive *a = simulate_adaptive(m, 7000 + i, false, t);
+        double p = worst_p_value(m, t, s->order);
+        for (int d = 0; d <= MTPLX_MAX_DEPTH; d++)
+            used += a->depths[d] > 100;
+        print_message("  %s: %d depths in use, %llu of %llu copied tokens accepted, p-value %.3g\n",
+                      s->name, used, (unsigned long long)a->copies_accepted,
+                      (unsigned long long)a->copies, p);
+        assert_true(p >= ALPHA);
+        assert_true(used >= 3 && a->copies > 1000);
+        assert_true(a->copies_accepted > 0 && a->copies_accepted < a->copies);
+        adaptive_free(a);
+        adaptive_free(simulate_adaptive(m, 8000 + i, true, t));
+        assert_true(worst_p_value(m, t, s->order) < ALPHA);
+        model_close(m);
+    }
+    free(m);
+    free(t);
+}
+
 /* ---- Closed form -------------------------------------------------------------------------- */
 
 /* The tokens of a law in the order of its draws: lists as they are stored, wide laws by token. */
@@ -608,15 +775,38 @@ static void accepted_plus_residual_is_p_for_large_supports(void **state)
     mx_sampler_free(s);
 }
 
+/* A copied draft: q is a point mass on any token, also one that the target filtered out. */
+static void a_copied_token_leaves_p(void **state)
+{
+    (void)state;
+    struct model *m = malloc(sizeof *m);
+    struct mx_dist q = {0};
+    assert_non_null(m);
+    assert_int_equal(mx_dist_reserve(&q, 1, NULL), MTPLX_OK);
+    q.n = 1;
+    q.p[0] = 1;
+    for (size_t i = 0; i < LENGTH(settings); i++) {
+        model_open(m, &settings[i]);
+        for (int c = 0; c < VOCAB; c++)
+            for (q.ids[0] = 0; q.ids[0] < VOCAB; q.ids[0]++)
+                check_closed_form(&m->p[c], &q);
+        model_close(m);
+    }
+    mx_dist_free(&q);
+    free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gamma_matches_tables),
         cmocka_unit_test(accepted_plus_residual_is_p),
         cmocka_unit_test(accepted_plus_residual_is_p_for_large_supports),
+        cmocka_unit_test(a_copied_token_leaves_p),
         cmocka_unit_test(greedy_ignores_the_depth),
         cmocka_unit_test(every_planted_mistake_is_found),
         cmocka_unit_test(every_depth_and_setting_follows_the_law),
+        cmocka_unit_test(adaptive_depth_and_copies_follow_the_law),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

