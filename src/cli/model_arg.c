@@ -1,7 +1,8 @@
-/* The model directory that a command line names. */
+/* The model directory or GGUF file that a command line names. */
 #include "cli/model_arg.h"
 
 #include "base/file.h"
+#include "format/gguf_model.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,9 +20,13 @@ mtplx_status mx_model_arg_check(const char *path, mtplx_error *err)
     if (stat(path, &st) != 0)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "cannot look at '%.200s': %s", path,
                         strerror(errno));
-    if (!S_ISDIR(st.st_mode))
-        return mx_error(err, MTPLX_ERR_ARGUMENT,
-                        "'%.200s' is a file; give the directory that holds config.json", path);
+    mtplx_error why = {0};
+    char *gguf = mx_gguf_resolve(path, &why);
+    free(gguf);
+    if (why.status != MTPLX_OK)
+        return mx_error(err, why.status, "%s", why.message);
+    if (gguf)
+        return MTPLX_OK;
 
     char *config = mx_path_join(path, "config.json");
     if (!config)
@@ -29,7 +34,8 @@ mtplx_status mx_model_arg_check(const char *path, mtplx_error *err)
     bool found = mx_file_exists(config);
     free(config);
     if (!found)
-        return mx_error(err, MTPLX_ERR_ARGUMENT,
-                        "'%.200s' is not a model directory: it has no config.json", path);
+        return mx_error(
+            err, MTPLX_ERR_ARGUMENT,
+            "'%.200s' is not a model directory: it has no config.json and no .gguf file", path);
     return MTPLX_OK;
 }

@@ -5,6 +5,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
 #include "device/ref/ref.h"
+#include "format/gguf_quant.h"
 #include "format/mlxq.h"
 
 #include <stdio.h>
@@ -71,6 +72,22 @@ static mtplx_status check_mlxq(const struct mx_weight *w, mtplx_error *err)
     return MTPLX_OK;
 }
 
+static mtplx_status check_gguf(const struct mx_weight *w, mtplx_error *err)
+{
+    int values = mx_gguf_block_values(w->gguf_type);
+    if (values == 0)
+        return mx_error(err, MTPLX_ERR_UNSUPPORTED,
+                        "GGUF weight of type %d (%s), which this build "
+                        "does not read",
+                        w->gguf_type, mx_gguf_type_name(w->gguf_type));
+    if (w->in % values != 0)
+        return mx_error(err, MTPLX_ERR_FORMAT,
+                        "GGUF %s weight with %lld inputs, which are no "
+                        "whole blocks of %d",
+                        mx_gguf_type_name(w->gguf_type), (long long)w->in, values);
+    return MTPLX_OK;
+}
+
 mtplx_status mx_weight_check(const struct mx_weight *w, mtplx_error *err)
 {
     /* The limit keeps every index times 4 bytes, and the number of tiles, far from overflow. */
@@ -85,6 +102,7 @@ mtplx_status mx_weight_check(const struct mx_weight *w, mtplx_error *err)
     case MX_W_F16:
     case MX_W_BF16: return MTPLX_OK;
     case MX_W_MLXQ: return check_mlxq(w, err);
+    case MX_W_GGUF: return check_gguf(w, err);
     }
     return mx_error(err, MTPLX_ERR_UNSUPPORTED, "weight kind %d is unknown", (int)w->kind);
 }
@@ -94,6 +112,7 @@ size_t mx_weight_row_bytes(const struct mx_weight *w)
     switch (w->kind) {
     case MX_W_F32: return (size_t)w->in * 4;
     case MX_W_MLXQ: return (size_t)w->in * (size_t)w->bits / 8;
+    case MX_W_GGUF: return mx_gguf_row_bytes(w->gguf_type, w->in);
     default: return (size_t)w->in * 2;
     }
 }

@@ -30,6 +30,7 @@ enum mx_weight_kind {
     MX_W_F16,
     MX_W_BF16,
     MX_W_MLXQ, /* MLX affine, see format/mlxq.h */
+    MX_W_GGUF, /* blocks of one of the types in format/gguf_quant.h */
 };
 
 /* A matrix [out][in]; y = W x. */
@@ -41,6 +42,7 @@ struct mx_weight {
     const void *biases;   /* MLXQ: same */
     enum mx_dtype sdtype; /* MLXQ: type of scales and biases */
     int bits, group;      /* MLXQ */
+    int gguf_type;        /* GGUF: enum mx_gguf_type; `data` is rows of blocks as stored */
     void *bound;          /* owned by the device, set by weight_bind */
 };
 

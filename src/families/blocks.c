@@ -215,7 +215,8 @@ static mtplx_status load_a_log(struct mx_loader *l, const char *prefix, const ch
     if (!t || t->ndim != 1 || t->shape[0] != heads)
         return mx_error(err, MTPLX_ERR_FORMAT, "%s: tensor '%s%s' is missing or not [%lld]",
                         mx_checkpoint_dir(l->ck), prefix, name, (long long)heads);
-    return mx_load_floats(l, t, heads, 0, negate_exp, out, err);
+    bool done = mx_checkpoint_export(l->ck).neg_exp_a;
+    return mx_load_floats(l, t, heads, 0, done ? NULL : negate_exp, out, err);
 }
 
 mtplx_status mx_gdn_load(struct mx_loader *l, const char *prefix, const char *module, int hidden,

@@ -3,6 +3,7 @@
 #include "families/loader.h"
 
 #include "base/half.h"
+#include "format/gguf_quant.h"
 #include "format/mlxq.h"
 
 #include <stdio.h>
@@ -117,6 +118,11 @@ static void shape_text(const struct mx_tensor *t, char *buf, size_t cap)
 static mtplx_status missing(const struct mx_loader *l, const char *prefix, const char *name,
                             mtplx_error *err)
 {
+    if (mx_checkpoint_gguf(l->ck))
+        return mx_error(err, MTPLX_ERR_FORMAT,
+                        "%s: no tensor stands for '%s%s' (its Hugging Face name); the file is "
+                        "incomplete",
+                        l->cfg->path, prefix, name);
     return mx_error(err, MTPLX_ERR_FORMAT,
                     "%s: tensor '%s%s' is missing; the checkpoint is incomplete or its config.json "
                     "belongs to another model",
@@ -128,8 +134,8 @@ static mtplx_status bad_shape(const struct mx_tensor *t, const char *want, mtplx
     char have[160];
     shape_text(t, have, sizeof have);
     return mx_error(err, MTPLX_ERR_FORMAT,
-                    "%s: tensor '%s' has shape [%s] but config.json implies [%s]", t->file, t->name,
-                    have, want);
+                    "%s: tensor '%s' has shape [%s] but the model's sizes imply [%s]", t->file,
+                    t->name, have, want);
 }
 
 static mtplx_status check_matrix(const struct mx_tensor *t, int64_t out, int64_t in,
@@ -146,7 +152,7 @@ static mtplx_status bad_dtype(const struct mx_tensor *t, const char *want, mtplx
 {
     return mx_error(err, MTPLX_ERR_UNSUPPORTED,
                     "%s: tensor '%s' has dtype %s; this build reads %s there", t->file, t->name,
-                    mx_dtype_name(t->dtype), want);
+                    t->gguf_type ? mx_gguf_type_name(t->gguf_type) : mx_dtype_name(t->dtype), want);
 }
 
 /* ---- Matrices ----------------------------------------------------------------------------- */
@@ -161,6 +167,20 @@ static mtplx_status dense_weight(const struct mx_tensor *t, int64_t out, int64_t
         return st;
     w->kind = t->dtype == MX_F32 ? MX_W_F32 : t->dtype == MX_F16 ? MX_W_F16 : MX_W_BF16;
     w->data = t->data;
+    return MTPLX_OK;
+}
+
+static mtplx_status gguf_weight(const struct mx_tensor *t, struct mx_weight *w, mtplx_error *err)
+{
+    if (!mx_gguf_block_values(t->gguf_type))
+        return bad_dtype(t, "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
+                         err);
+    mtplx_status st = check_matrix(t, w->out, w->in, err);
+    if (st != MTPLX_OK)
+        return st;
+    w->kind = MX_W_GGUF;
+    w->data = t->data;
+    w->gguf_type = t->gguf_type;
     return MTPLX_OK;
 }
 
@@ -276,9 +296,13 @@ mtplx_status mx_load_linear(struct mx_loader *l, const char *prefix, const char 
     memset(lin, 0, sizeof *lin);
     lin->w.out = out;
     lin->w.in = in;
-    mtplx_status st =
-        scales ? quant_weight(l, path, t, scales, mx_load_find(l, path, ".biases"), &lin->w, err)
-               : dense_weight(t, out, in, &lin->w, err);
+    mtplx_status st;
+    if (t->gguf_type)
+        st = gguf_weight(t, &lin->w, err);
+    else if (scales)
+        st = quant_weight(l, path, t, scales, mx_load_find(l, path, ".biases"), &lin->w, err);
+    else
+        st = dense_weight(t, out, in, &lin->w, err);
     if (st != MTPLX_OK)
         return st;
     account(l, (uint64_t)(out * in), t->bytes);
@@ -301,10 +325,27 @@ void mx_weight_row(const struct mx_weight *w, int64_t row, float *out)
                             w->sdtype, w->bits, w->group, w->in, out);
         return;
     }
+    if (w->kind == MX_W_GGUF) {
+        base += (size_t)row * mx_gguf_row_bytes(w->gguf_type, w->in);
+        mx_gguf_dequant_row(w->gguf_type, base, w->in, out);
+        return;
+    }
     enum mx_dtype t = w->kind == MX_W_F32 ? MX_F32 : w->kind == MX_W_F16 ? MX_F16 : MX_BF16;
     base += (size_t)row * (size_t)w->in * (size_t)mx_dtype_bytes(t);
     for (int64_t i = 0; i < w->in; i++)
         out[i] = mx_dtype_load(t, base, i);
+}
+
+/* Bits of a code, scales left out. */
+static int stored_bits(const struct mx_weight *w)
+{
+    switch (w->kind) {
+    case MX_W_F32: return 32;
+    case MX_W_MLXQ: return w->bits;
+    case MX_W_GGUF:
+        return 8 * mx_gguf_block_bytes(w->gguf_type) / mx_gguf_block_values(w->gguf_type);
+    default: return 16;
+    }
 }
 
 mtplx_status mx_load_requant(struct mx_loader *l, struct mx_weight *w, mtplx_proj_quant q,
@@ -312,7 +353,7 @@ mtplx_status mx_load_requant(struct mx_loader *l, struct mx_weight *w, mtplx_pro
 {
     int bits = q == MTPLX_PROJ_Q4 ? 4 : 8;
     int group = w->in % 64 == 0 ? 64 : 32;
-    if (w->kind == MX_W_MLXQ && w->bits <= bits)
+    if (stored_bits(w) <= bits)
         return MTPLX_OK;
     if (mx_mlxq_check(bits, group, w->in))
         return mx_error(err, MTPLX_ERR_ARGUMENT,

@@ -190,7 +190,8 @@ static void store_row(enum mx_weight_kind kind, void *data, size_t at, const flo
 static mtplx_status merge(struct mx_loader *l, const struct mx_lora *lora, struct mx_weight *w,
                           const char *module, mtplx_error *err)
 {
-    enum mx_weight_kind kind = w->kind == MX_W_MLXQ ? MX_W_BF16 : w->kind;
+    bool quantised = w->kind == MX_W_MLXQ || w->kind == MX_W_GGUF;
+    enum mx_weight_kind kind = quantised ? MX_W_BF16 : w->kind;
     size_t in = (size_t)w->in, out = (size_t)w->out;
     void *data = mx_load_host(l, in * out * (kind == MX_W_F32 ? 4 : 2), module, err);
     float *row = malloc(in * sizeof *row);

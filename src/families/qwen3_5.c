@@ -255,6 +255,10 @@ static void detect_trunk_norms(struct mx_loader *l, const char *prefix, const st
 {
     double mean = 0;
     const struct mx_tensor *conv = NULL;
+    if (mx_checkpoint_export(l->ck).baked_norms) {
+        l->trunk_norms = MX_NORM_BAKED;
+        return;
+    }
     for (int i = 0; i < s->layers && !conv; i++) {
         char name[MX_NAME_MAX];
         snprintf(name, sizeof name, "layers.%d.linear_attn.conv1d.weight", i);
@@ -275,6 +279,10 @@ static void detect_mtp_norms(struct mx_loader *l, const char *trunk, const char 
                              const struct shape *s)
 {
     double t = 0, m = 0;
+    if (mx_checkpoint_export(l->ck).baked_norms) {
+        l->mtp_norms = MX_NORM_BAKED;
+        return;
+    }
     norm_mean(l, trunk, block_norms, s->layers, &t);
     if (l->trunk_norms == MX_NORM_RAW)
         t += 1;
@@ -491,6 +499,7 @@ static void *load(struct mx_loader *l, struct mx_geometry *g, mtplx_error *err)
     m->eps = (float)s.eps;
     m->g = *g; /* the runtime's part: KV type and block size, tape rows */
     init_geometry(&s, &m->g);
+    m->g.gdn.tiled_heads = mx_checkpoint_export(l->ck).tiled_heads;
     if (layer_kinds(l->cfg, &s, m->layers, &m->g, err) != MTPLX_OK)
         return NULL;
     detect_trunk_norms(l, prefix, &s);

@@ -30,7 +30,8 @@ struct mx_checkpoint {
     char *dir;
     struct shard **files;
     size_t files_count, files_cap;
-    size_t main_count; /* files[0..main_count) are no side files */
+    size_t main_count;          /* files[0..main_count) are no side files */
+    struct mx_gguf_model *gguf; /* instead of files */
     const struct mx_tensor **table;
     size_t count;
 };
@@ -402,6 +403,41 @@ static bool build_table(struct mx_checkpoint *ck, mtplx_error *err)
     return check_unique(ck, err);
 }
 
+/* ---- GGUF --------------------------------------------------------------------------------- */
+
+static bool open_gguf(struct mx_checkpoint *ck, const char *path, mtplx_error *err)
+{
+    ck->gguf = mx_gguf_model_open(path, err);
+    if (!ck->gguf)
+        return false;
+    size_t n = ck->gguf->count;
+    if (n == 0) {
+        mx_error(err, MTPLX_ERR_FORMAT, "%.300s: the file has no tensors", path);
+        return false;
+    }
+    ck->table = malloc(n * sizeof *ck->table);
+    if (!ck->table) {
+        mx_error_nomem(err, path, n * sizeof *ck->table);
+        return false;
+    }
+    for (size_t i = 0; i < n; i++)
+        ck->table[i] = &ck->gguf->tensors[i];
+    ck->count = n;
+    qsort(ck->table, n, sizeof *ck->table, compare_names);
+    return check_unique(ck, err);
+}
+
+const struct mx_gguf *mx_checkpoint_gguf(const struct mx_checkpoint *ck)
+{
+    return ck->gguf ? &ck->gguf->files[0] : NULL;
+}
+
+struct mx_export mx_checkpoint_export(const struct mx_checkpoint *ck)
+{
+    bool qwen35 = ck->gguf && ck->gguf->known;
+    return (struct mx_export){.baked_norms = qwen35, .neg_exp_a = qwen35, .tiled_heads = qwen35};
+}
+
 /* ---- Public ------------------------------------------------------------------------------- */
 
 static bool read_main_files(struct mx_checkpoint *ck, const char *mtp_file, mtplx_error *err)
@@ -417,9 +453,9 @@ static bool read_main_files(struct mx_checkpoint *ck, const char *mtp_file, mtpl
     return ok;
 }
 
-static struct mx_checkpoint *checkpoint_new(const char *dir, mtplx_error *err)
+static struct mx_checkpoint *checkpoint_new(const char *dir, bool file, mtplx_error *err)
 {
-    if (!mx_dir_exists(dir)) {
+    if (!file && !mx_dir_exists(dir)) {
         mx_error(err, MTPLX_ERR_IO, "%s: not a checkpoint directory", dir);
         return NULL;
     }
@@ -434,7 +470,7 @@ static struct mx_checkpoint *checkpoint_new(const char *dir, mtplx_error *err)
 
 struct mx_checkpoint *mx_checkpoint_open_file(const char *dir, const char *file, mtplx_error *err)
 {
-    struct mx_checkpoint *ck = checkpoint_new(dir, err);
+    struct mx_checkpoint *ck = checkpoint_new(dir, false, err);
     if (ck && open_file(ck, file, err)) {
         ck->main_count = ck->files_count;
         if (build_table(ck, err))
@@ -447,11 +483,22 @@ struct mx_checkpoint *mx_checkpoint_open_file(const char *dir, const char *file,
 struct mx_checkpoint *mx_checkpoint_open(const char *dir, const json_t *config, mtplx_error *err)
 {
     const char *mtp_file;
-    struct mx_checkpoint *ck = checkpoint_new(dir, err);
-    if (!ck)
+    mtplx_error own = {0};
+    char *gguf = mx_gguf_resolve(dir, &own);
+    if (own.status != MTPLX_OK) {
+        if (err)
+            *err = own;
         return NULL;
-    if (side_from_config(ck, config, &mtp_file, err) && read_main_files(ck, mtp_file, err) &&
-        read_side_files(ck, mtp_file, err) && build_table(ck, err))
+    }
+    struct mx_checkpoint *ck = checkpoint_new(dir, gguf != NULL, err);
+    bool is_gguf = ck && gguf;
+    bool ok = is_gguf && open_gguf(ck, gguf, err);
+    free(gguf);
+    if (!ck || ok)
+        return ck;
+    if (!is_gguf && side_from_config(ck, config, &mtp_file, err) &&
+        read_main_files(ck, mtp_file, err) && read_side_files(ck, mtp_file, err) &&
+        build_table(ck, err))
         return ck;
     mx_checkpoint_close(ck);
     return NULL;
@@ -465,6 +512,7 @@ void mx_checkpoint_close(struct mx_checkpoint *ck)
         mx_safetensors_close(&ck->files[i]->st);
         free(ck->files[i]);
     }
+    mx_gguf_model_close(ck->gguf);
     free(ck->files);
     free(ck->table);
     free(ck->dir);

@@ -9,10 +9,14 @@
  * names agree up to the last dot, so that a bf16 head does not pick up the scales of a quantised
  * shard), but only those of the MTP head: other repeated modules in it are ignored.
  *
+ * A path that means a GGUF file (mx_gguf_resolve()) opens as a checkpoint too: its tensors under
+ * Hugging Face names, see gguf_model.h.
+ *
  * Thread-safe for reading once open. */
 #ifndef MX_FORMAT_CHECKPOINT_H
 #define MX_FORMAT_CHECKPOINT_H
 
+#include "format/gguf_model.h"
 #include "format/safetensors.h"
 
 #include <jansson.h>
@@ -32,6 +36,18 @@ size_t mx_checkpoint_count(const struct mx_checkpoint *ck);
 /* Tensor i in order of names. */
 const struct mx_tensor *mx_checkpoint_at(const struct mx_checkpoint *ck, size_t i);
 const char *mx_checkpoint_dir(const struct mx_checkpoint *ck);
+/* The GGUF file with the metadata (the first part of a split one), or NULL for safetensors. */
+const struct mx_gguf *mx_checkpoint_gguf(const struct mx_checkpoint *ck);
+
+/* What the exporter changed in the numbers, where the format itself says so. All false: not known.
+ */
+struct mx_export {
+    bool baked_norms; /* RMSNorm weights are stored as w, never as w - 1 */
+    bool neg_exp_a;   /* A_log holds -exp(A_log) */
+    bool tiled_heads; /* value head h of Gated DeltaNet uses key head h % key_heads */
+};
+struct mx_export mx_checkpoint_export(const struct mx_checkpoint *ck);
+
 /* True when the tensor came from an MTP side file. */
 bool mx_checkpoint_is_side(const struct mx_checkpoint *ck, const struct mx_tensor *t);
 

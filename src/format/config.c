@@ -6,6 +6,7 @@
 #include "format/config.h"
 
 #include "base/file.h"
+#include "format/gguf_model.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -93,14 +94,28 @@ mtplx_status mx_config_parse(struct mx_config *c, const char *json, size_t len, 
     return own.status;
 }
 
+static json_t *read_gguf(const char *path, mtplx_error *err)
+{
+    struct mx_gguf_model *m = mx_gguf_model_open(path, err);
+    json_t *root = m ? mx_gguf_model_config(m, err) : NULL;
+    mx_gguf_model_close(m);
+    return root;
+}
+
 mtplx_status mx_config_open(struct mx_config *c, const char *dir, mtplx_error *err)
 {
     mtplx_error own = {0};
     *c = (struct mx_config){0};
-    char *path = mx_path_join(dir, "config.json");
+    char *gguf = mx_gguf_resolve(dir, &own);
+    if (own.status != MTPLX_OK) {
+        if (err)
+            *err = own;
+        return own.status;
+    }
+    char *path = gguf ? gguf : mx_path_join(dir, "config.json");
     if (!path)
         return mx_error_nomem(err, dir, strlen(dir) + 16);
-    json_t *root = mx_json_file(path, CONFIG_LIMIT, &own);
+    json_t *root = gguf ? read_gguf(path, &own) : mx_json_file(path, CONFIG_LIMIT, &own);
     mtplx_status status = own.status;
     if (root)
         status = adopt(c, root, path, err);

@@ -16,7 +16,8 @@ struct mx_config {
     json_t *text; /* text_config, or root */
 };
 
-/* Reads <dir>/config.json (64 MB at most). */
+/* Reads <dir>/config.json (64 MB at most), or makes it from the metadata where `dir` means a GGUF
+ * file (mx_gguf_resolve()). */
 mtplx_status mx_config_open(struct mx_config *c, const char *dir, mtplx_error *err);
 /* The same from memory; `name` is used in messages. */
 mtplx_status mx_config_parse(struct mx_config *c, const char *json, size_t len, const char *name,

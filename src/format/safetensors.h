@@ -16,7 +16,8 @@
 
 struct mx_tensor {
     const char *name;
-    enum mx_dtype dtype;
+    enum mx_dtype dtype; /* MX_DTYPE_NONE when gguf_type says what it is */
+    int gguf_type;       /* enum mx_gguf_type of blocks in a GGUF file, else 0 */
     int ndim;
     int64_t shape[MX_MAX_DIMS];
     const void *data;

@@ -118,6 +118,8 @@ static mtplx_status read_defaults(mtplx_model *m, mtplx_error *err)
         (mtplx_sampling){.temperature = 0.6, .top_p = 0.95, .top_k = 20, .repetition_penalty = 1};
     if (!path)
         return mx_error_nomem(err, "a path", strlen(m->path));
+    if (mx_checkpoint_gguf(m->checkpoint))
+        read_sampling(m, json_object_get(m->config.root, "generation_config"));
     if (mx_file_exists(path)) {
         json_t *gen = mx_json_file(path, 1 << 20, err);
         if (!gen) {
@@ -150,6 +152,18 @@ static mtplx_status open_family(mtplx_model *m, mtplx_error *err)
                     mx_config_model_type(&m->config), known);
 }
 
+/* What the metadata of a GGUF file holds; `local` receives the error. */
+static mtplx_status open_gguf_text(mtplx_model *m, mtplx_error *local)
+{
+    const struct mx_gguf *g = mx_checkpoint_gguf(m->checkpoint);
+    if (!g)
+        return MTPLX_OK;
+    m->tokenizer = mx_tokenizer_open_gguf(g, local);
+    if (m->tokenizer && local->status == MTPLX_OK)
+        m->chat = mx_chat_open_gguf(g, local);
+    return local->status;
+}
+
 static mtplx_status open_text(mtplx_model *m, mtplx_error *err)
 {
     char *path = mx_path_join(m->path, "tokenizer.json");
@@ -158,7 +172,14 @@ static mtplx_status open_text(mtplx_model *m, mtplx_error *err)
         return mx_error_nomem(err, "a path", strlen(m->path));
     bool have = mx_file_exists(path);
     free(path);
-    if (have && !(m->tokenizer = mx_tokenizer_open(m->path, err)))
+    if (open_gguf_text(m, &local) != MTPLX_OK) {
+        if (err)
+            *err = local;
+        return local.status;
+    }
+    if (m->chat)
+        return MTPLX_OK;
+    if (have && !m->tokenizer && !(m->tokenizer = mx_tokenizer_open(m->path, err)))
         return err ? err->status : MTPLX_ERR_FORMAT;
     m->chat = mx_chat_open(m->path, &local);
     if (!m->chat && local.status != MTPLX_OK) {
@@ -169,8 +190,33 @@ static mtplx_status open_text(mtplx_model *m, mtplx_error *err)
     return MTPLX_OK;
 }
 
+/* The type that most bytes of a GGUF file's matrices have. */
+static void describe_gguf(mtplx_model *m)
+{
+    uint64_t bytes[MX_GGUF_BF16 + 1] = {0}; /* by type; every readable one is below */
+    const struct mx_checkpoint *ck = m->checkpoint;
+    int kinds = 0, most = MX_GGUF_F32;
+    for (size_t i = 0; i < mx_checkpoint_count(ck); i++) {
+        const struct mx_tensor *t = mx_checkpoint_at(ck, i);
+        int type = t->dtype == MX_F16    ? MX_GGUF_F16
+                   : t->dtype == MX_BF16 ? MX_GGUF_BF16
+                                         : t->gguf_type;
+        if (t->ndim != 2 || type < 0 || type > MX_GGUF_BF16)
+            continue;
+        kinds += bytes[type] == 0;
+        bytes[type] += t->bytes;
+        most = bytes[type] > bytes[most] ? type : most;
+    }
+    snprintf(m->quantization, sizeof m->quantization, "gguf %s%s", mx_gguf_type_name(most),
+             kinds > 1 ? " (mixed)" : "");
+}
+
 static void describe_quantization(mtplx_model *m)
 {
+    if (mx_checkpoint_gguf(m->checkpoint)) {
+        describe_gguf(m);
+        return;
+    }
     struct mx_quant_spec q = {0};
     bool mixed = false;
     mx_config_quant(&m->config, "", &q, NULL);

@@ -86,10 +86,11 @@ static void put_merge(struct mx_bpe *b, struct mx_bpe_merge m)
     b->merges[i] = m;
 }
 
-static mtplx_status alloc_merges(struct mx_bpe *b, size_t count, mtplx_error *err)
+static mtplx_status alloc_merges(struct mx_bpe *b, size_t count, const char *field,
+                                 mtplx_error *err)
 {
     if (count > (1u << 28))
-        return mx_error(err, MTPLX_ERR_FORMAT, "model.merges has %zu entries, too many", count);
+        return mx_error(err, MTPLX_ERR_FORMAT, "%s has %zu entries, too many", field, count);
     uint32_t n = 16;
     while (n < count * 2)
         n *= 2;
@@ -106,18 +107,21 @@ struct span {
     size_t n;
 };
 
+/* "left right", with one space. */
+static bool split_text(const char *s, size_t n, struct span part[2])
+{
+    const char *space = memchr(s, ' ', n);
+    if (!space || memchr(space + 1, ' ', n - (size_t)(space + 1 - s)))
+        return false;
+    part[0] = (struct span){s, (size_t)(space - s)};
+    part[1] = (struct span){space + 1, n - part[0].n - 1};
+    return true;
+}
+
 static bool split_merge(const json_t *entry, struct span part[2])
 {
-    if (json_is_string(entry)) {
-        const char *s = json_string_value(entry);
-        size_t n = json_string_length(entry);
-        const char *space = memchr(s, ' ', n);
-        if (!space || memchr(space + 1, ' ', n - (size_t)(space + 1 - s)))
-            return false;
-        part[0] = (struct span){s, (size_t)(space - s)};
-        part[1] = (struct span){space + 1, n - part[0].n - 1};
-        return true;
-    }
+    if (json_is_string(entry))
+        return split_text(json_string_value(entry), json_string_length(entry), part);
     if (!json_is_array(entry) || json_array_size(entry) != 2)
         return false;
     for (size_t i = 0; i < 2; i++) {
@@ -145,21 +149,37 @@ static int32_t find_joined(const struct mx_vocab *v, const struct span part[2])
     return id;
 }
 
-static mtplx_status load_merge(struct mx_bpe *b, const json_t *entry, size_t index, uint32_t rank,
-                               mtplx_error *err)
+/* Where an entry stands, for messages. */
+struct place {
+    const char *field;
+    size_t index;
+};
+
+/* Ids of the two sides of a rule. */
+static mtplx_status find_sides(const struct mx_bpe *b, const struct span part[2], struct place at,
+                               int32_t ids[2], mtplx_error *err)
 {
-    struct span part[2];
-    if (!split_merge(entry, part))
-        return mx_error(err, MTPLX_ERR_FORMAT,
-                        "model.merges[%zu] is neither \"left right\" nor a pair of strings", index);
-    int32_t ids[2];
     for (int i = 0; i < 2; i++) {
         ids[i] = mx_vocab_find(b->vocab, part[i].s, part[i].n, MX_TOKEN_MODEL);
         if (ids[i] < 0)
             return mx_error(err, MTPLX_ERR_FORMAT,
-                            "model.merges[%zu] names \"%.*s\", which is not in model.vocab", index,
-                            (int)(part[i].n > 64 ? 64 : part[i].n), part[i].s);
+                            "%s[%zu] names \"%.*s\", which is not in the vocabulary", at.field,
+                            at.index, (int)(part[i].n > 64 ? 64 : part[i].n), part[i].s);
     }
+    return MTPLX_OK;
+}
+
+static mtplx_status load_merge(struct mx_bpe *b, const json_t *entry, size_t index, uint32_t rank,
+                               mtplx_error *err)
+{
+    struct span part[2];
+    int32_t ids[2] = {-1, -1};
+    if (!split_merge(entry, part))
+        return mx_error(err, MTPLX_ERR_FORMAT,
+                        "model.merges[%zu] is neither \"left right\" nor a pair of strings", index);
+    mtplx_status status = find_sides(b, part, (struct place){"model.merges", index}, ids, err);
+    if (status)
+        return status;
     int32_t id = find_joined(b->vocab, part);
     if (id < 0)
         return mx_error(err, MTPLX_ERR_FORMAT,
@@ -179,7 +199,7 @@ static mtplx_status load_merges(struct mx_bpe *b, const json_t *model, mtplx_err
     json_t *list;
     mtplx_status status = mx_tok_array(model, "model", "merges", &list, err);
     if (!status)
-        status = alloc_merges(b, json_array_size(list), err);
+        status = alloc_merges(b, json_array_size(list), "model.merges", err);
     uint32_t rank = 0;
     for (size_t i = 0; !status && i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i);
@@ -252,6 +272,30 @@ mtplx_status mx_bpe_load(struct mx_bpe *b, const json_t *model, const struct mx_
     if (!s)
         s = load_unk(b, model, err);
     return s ? s : load_merges(b, model, err);
+}
+
+mtplx_status mx_bpe_begin(struct mx_bpe *b, const struct mx_vocab *vocab, size_t merges,
+                          const char *field, mtplx_error *err)
+{
+    *b = (struct mx_bpe){.vocab = vocab, .byte_level = true, .unk = -1};
+    load_alphabet(b);
+    return alloc_merges(b, merges, field, err);
+}
+
+mtplx_status mx_bpe_put(struct mx_bpe *b, const char *text, size_t len, uint32_t rank,
+                        const char *field, mtplx_error *err)
+{
+    struct span part[2];
+    int32_t ids[2] = {-1, -1};
+    if (!split_text(text, len, part))
+        return mx_error(err, MTPLX_ERR_FORMAT, "%s[%u] is not \"left right\"", field, rank);
+    mtplx_status status = find_sides(b, part, (struct place){field, rank}, ids, err);
+    if (status)
+        return status;
+    int32_t id = find_joined(b->vocab, part);
+    if (id >= 0)
+        put_merge(b, (struct mx_bpe_merge){ids[0], ids[1], rank, id});
+    return MTPLX_OK;
 }
 
 void mx_bpe_free(struct mx_bpe *b)

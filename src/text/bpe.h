@@ -35,6 +35,14 @@ struct mx_bpe_work;
  * and outlive *b. Errors: FORMAT (merges naming unknown tokens), UNSUPPORTED, MEMORY. */
 mtplx_status mx_bpe_load(struct mx_bpe *b, const json_t *model, const struct mx_vocab *vocab,
                          bool byte_level, mtplx_error *err);
+
+/* The same for byte-level BPE without a JSON file: begin with room for `merges` rules, then put
+ * them in order of rank. A rule is "left right"; one whose result is no token can never show in an
+ * answer and is left out. `field` names the list in messages. Errors: FORMAT, MEMORY. */
+mtplx_status mx_bpe_begin(struct mx_bpe *b, const struct mx_vocab *vocab, size_t merges,
+                          const char *field, mtplx_error *err);
+mtplx_status mx_bpe_put(struct mx_bpe *b, const char *text, size_t len, uint32_t rank,
+                        const char *field, mtplx_error *err);
 void mx_bpe_free(struct mx_bpe *b);
 
 /* Scratch for one call; `text_len` sizes the word cache. NULL when out of memory. */

@@ -269,6 +269,73 @@ struct mx_chat *mx_chat_open(const char *dir, mtplx_error *err)
     return c;
 }
 
+/* The string of a token that the metadata names by its id. */
+static bool gguf_token(json_t *tokens, const struct mx_gguf *g, const char *key, const char *name,
+                       mtplx_error *err)
+{
+    const struct mx_gguf_pair *list;
+    int64_t id = -1;
+    if (mx_gguf_int(g, key, &id, err) != MTPLX_OK ||
+        mx_gguf_strings(g, "tokenizer.ggml.tokens", &list, err) != MTPLX_OK)
+        return false;
+    if (!list || id < 0 || (uint64_t)id >= list->count)
+        return true;
+    const uint8_t *at = list->data;
+    const char *s = NULL;
+    size_t n = 0;
+    for (int64_t i = 0; i <= id; i++)
+        s = mx_gguf_next_string(&at, &n);
+    json_t *text = json_stringn(s, n); /* NULL when not UTF-8, and then there is no such token */
+    return !text || json_object_set_new(tokens, name, text) == 0;
+}
+
+static bool gguf_chat(struct mx_chat *c, const struct mx_gguf *g, const char *source, size_t len,
+                      mtplx_error *err)
+{
+    c->tokens = json_object();
+    if (!gguf_token(c->tokens, g, "tokenizer.ggml.bos_token_id", "bos_token", err) ||
+        !gguf_token(c->tokens, g, "tokenizer.ggml.eos_token_id", "eos_token", err) ||
+        !default_tokens(c->tokens)) {
+        if (err->status == MTPLX_OK)
+            mx_error_nomem(err, "special tokens", 0);
+        return false;
+    }
+    char *text = strndup(source, len);
+    if (!text)
+        mx_error_nomem(err, "a chat template", len);
+    bool ok = text && set_template(&c->main, text, "tokenizer.chat_template", err);
+    free(text);
+    if (!ok)
+        mx_error_prefix(err, "%.220s", g->path);
+    return ok;
+}
+
+struct mx_chat *mx_chat_open_gguf(const struct mx_gguf *g, mtplx_error *err)
+{
+    mtplx_error local;
+    const char *source = NULL;
+    size_t len = 0;
+    err = err ? err : &local;
+    err->status = MTPLX_OK;
+    if (mx_gguf_string(g, "tokenizer.chat_template", &source, &len, err) != MTPLX_OK || len == 0)
+        return NULL;
+    if (len > MAX_TEMPLATE || memchr(source, 0, len)) {
+        mx_error(err, MTPLX_ERR_FORMAT,
+                 "%.220s: metadata key 'tokenizer.chat_template' is no text of at most %d bytes",
+                 g->path, MAX_TEMPLATE);
+        return NULL;
+    }
+    struct mx_chat *c = calloc(1, sizeof *c);
+    if (!c)
+        mx_error_nomem(err, "a chat template", sizeof *c);
+    if (!c || !gguf_chat(c, g, source, len, err)) {
+        mx_chat_free(c);
+        return NULL;
+    }
+    find_form(c, &c->main);
+    return c;
+}
+
 static void free_template(struct template *t)
 {
     mx_jinja_free(t->jinja);

@@ -9,12 +9,16 @@
 #include "base/error.h"
 #include "base/strbuf.h"
 
+#include "format/gguf.h"
+
 #include <jansson.h>
 
 struct mx_chat;
 
 /* NULL with err->status == MTPLX_OK when the directory has no template (a base model). */
 struct mx_chat *mx_chat_open(const char *dir, mtplx_error *err);
+/* The template in a GGUF file's metadata (tokenizer.chat_template), with the same convention. */
+struct mx_chat *mx_chat_open_gguf(const struct mx_gguf *g, mtplx_error *err);
 void mx_chat_free(struct mx_chat *c);
 
 struct mx_chat_request {

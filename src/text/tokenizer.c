@@ -11,14 +11,10 @@
 
 #include "base/file.h"
 #include "base/utf8.h"
-#include "text/bpe.h"
 #include "text/detok.h"
-#include "text/pretokenize.h"
-#include "text/tok_added.h"
+#include "text/tok_int.h"
 #include "text/tok_json.h"
-#include "text/tok_norm.h"
 #include "text/tok_regex.h"
-#include "text/tok_vocab.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,15 +22,6 @@
 #include <string.h>
 
 #define FILE_MAX ((size_t)64 << 20) /* the largest tokenizer.json in use has about 35 MB */
-
-struct mx_tokenizer {
-    char *name; /* of the file, for messages */
-    struct mx_vocab vocab;
-    struct mx_bpe bpe;
-    struct mx_norm norm;
-    struct mx_pretok pretok;
-    struct mx_added_set raw, normalized; /* patterns for the raw and the normalised text */
-};
 
 /* Scratch of loading. One regex work for all added tokens bounds the time they take together. */
 struct loader {

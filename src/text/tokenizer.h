@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "format/gguf.h"
 
 struct mx_tokenizer;
 
@@ -17,6 +18,9 @@ struct mx_tokenizer *mx_tokenizer_open(const char *dir, mtplx_error *err);
 /* The same from memory; `name` is used in messages. */
 struct mx_tokenizer *mx_tokenizer_parse(const char *json, size_t len, const char *name,
                                         mtplx_error *err);
+/* Builds the tokenizer that a GGUF file's metadata describes (tokenizer.ggml.*: byte-level BPE with
+ * the Qwen patterns). NULL with err->status OK when the file has none. */
+struct mx_tokenizer *mx_tokenizer_open_gguf(const struct mx_gguf *g, mtplx_error *err);
 void mx_tokenizer_free(struct mx_tokenizer *t);
 
 struct mx_ids {

@@ -442,6 +442,11 @@ static mtplx_status open_input(struct forge *f, mtplx_error *err)
     f->ck = mx_checkpoint_open(f->o->in, f->config.root, err);
     if (!f->ck)
         return err->status;
+    if (mx_checkpoint_gguf(f->ck))
+        return mx_error(err, MTPLX_ERR_UNSUPPORTED,
+                        "'%.200s' is a GGUF model; quantize the safetensors checkpoint that it was "
+                        "made from",
+                        f->o->in);
     if ((st = mx_forge_plan_make(&f->plan, f->ck, &f->config, f->o, err)) != MTPLX_OK)
         return st;
     f->r->bytes_out = f->plan.bytes;

@@ -139,7 +139,12 @@ static size_t quant_path(const struct mx_checkpoint *ck, const char *name, char 
 
 static uint64_t elements(const struct mx_tensor *t)
 {
-    return t->bytes / (uint64_t)mx_dtype_bytes(t->dtype);
+    if (t->gguf_type == 0)
+        return t->bytes / (uint64_t)mx_dtype_bytes(t->dtype);
+    uint64_t n = 1; /* shapes of GGUF tensors were checked not to overflow */
+    for (int i = 0; i < t->ndim; i++)
+        n *= (uint64_t)t->shape[i];
+    return n;
 }
 
 /* Logical weights of a tensor: codes count as weights, their scales and biases do not. */

@@ -63,6 +63,8 @@ static void direct_tile(const struct product_job *job, const struct mx_matmul *m
  * point that was measured: three times for 16-bit weights, twice for packed codes. */
 static bool direct_pays(const struct mx_cpu_kernels *k, const struct mx_weight *w, int rows)
 {
+    if (w->kind == MX_W_GGUF)
+        return false; /* read through unpack() only */
     int parts = w->kind == MX_W_MLXQ ? 2 : 3;
     return rows <= parts * k->direct_rows && w->in % 32 == 0;
 }

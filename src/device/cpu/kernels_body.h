@@ -36,6 +36,7 @@
 #include "base/half.h"
 #include "device/common.h"
 #include "device/cpu/kernels.h"
+#include "format/gguf_quant.h"
 
 #include <math.h>
 
@@ -167,9 +168,22 @@ ALWAYS void unpack_codes(const struct mx_weight *w, int bits, int64_t row, int64
     }
 }
 
+/* Blocks of a row from value k0 on, which starts a block. */
+static const uint8_t *gguf_blocks(const struct mx_weight *w, int64_t row, int64_t k0)
+{
+    return (const uint8_t *)w->data + (size_t)row * mx_gguf_row_bytes(w->gguf_type, w->in) +
+           (size_t)k0 / (size_t)mx_gguf_block_values(w->gguf_type) *
+               (size_t)mx_gguf_block_bytes(w->gguf_type);
+}
+
 /* Asks for the same chunk of the row that is unpacked MX_CPU_UNPACK_OUTS calls later. */
 static void fetch_chunk(const struct mx_weight *w, int64_t row, int64_t k0, int64_t len)
 {
+    if (w->kind == MX_W_GGUF) {
+        fetch(gguf_blocks(w, row, k0), MX_CPU_UNPACK_OUTS * mx_gguf_row_bytes(w->gguf_type, w->in),
+              mx_gguf_row_bytes(w->gguf_type, len));
+        return;
+    }
     size_t bits = w->kind == MX_W_MLXQ ? (size_t)w->bits : w->kind == MX_W_F32 ? 32 : 16;
     size_t row_bytes = (size_t)w->in * bits / 8;
     const uint8_t *p = (const uint8_t *)w->data + (size_t)row * row_bytes + (size_t)k0 * bits / 8;
@@ -185,6 +199,7 @@ static void k_unpack(const struct mx_weight *w, int64_t row, int64_t k0, int64_t
     case MX_W_F32: memcpy(out, data + 4 * at, (size_t)len * sizeof *out); return;
     case MX_W_F16: floats_of_halves(data + 2 * at, false, len, out); return;
     case MX_W_BF16: floats_of_halves(data + 2 * at, true, len, out); return;
+    case MX_W_GGUF: mx_gguf_dequant_row(w->gguf_type, gguf_blocks(w, row, k0), len, out); return;
     case MX_W_MLXQ: break;
     }
     switch (w->bits) {

@@ -5,6 +5,7 @@
 #include "base/half.h"
 #include "device/common.h"
 #include "device/ref/ref.h"
+#include "format/gguf_quant.h"
 
 #define CHUNK 1024  /* a multiple of every group size */
 #define TILE_ROWS 8 /* outputs per task */
@@ -55,6 +56,14 @@ static void chunk_mlxq(const struct mx_weight *w, int64_t row, int64_t k0, int64
     }
 }
 
+/* Chunks start at multiples of every block. */
+static void chunk_gguf(const struct mx_weight *w, int64_t row, int64_t k0, int64_t n, float *out)
+{
+    const uint8_t *p = (const uint8_t *)w->data + (size_t)row * mx_weight_row_bytes(w);
+    int64_t blocks = k0 / mx_gguf_block_values(w->gguf_type);
+    mx_gguf_dequant_row(w->gguf_type, p + blocks * mx_gguf_block_bytes(w->gguf_type), n, out);
+}
+
 /* Elements k0 .. k0+n of a row as float. */
 static void chunk_to_float(const struct mx_weight *w, int64_t row, int64_t k0, int64_t n,
                            float *out)
@@ -71,6 +80,7 @@ static void chunk_to_float(const struct mx_weight *w, int64_t row, int64_t k0, i
             out[i] = load(MX_BF16, w->data, at + i);
         break;
     case MX_W_MLXQ: chunk_mlxq(w, row, k0, n, out); break;
+    case MX_W_GGUF: chunk_gguf(w, row, k0, n, out); break;
     }
 }
 
