@@ -10,6 +10,7 @@
 const struct mx_cli_command *const mx_cli_commands[] = {
     &mx_cli_ask,
     &mx_cli_inspect,
+    &mx_cli_bench,
     &mx_cli_forge_quantize,
 };
 const int mx_cli_command_count = sizeof mx_cli_commands / sizeof *mx_cli_commands;

@@ -26,6 +26,7 @@ struct mx_cli_command {
 
 extern const struct mx_cli_command mx_cli_ask;
 extern const struct mx_cli_command mx_cli_inspect;
+extern const struct mx_cli_command mx_cli_bench;
 extern const struct mx_cli_command mx_cli_forge_quantize;
 
 /* All of them, in the order in which help lists them. */
