@@ -75,7 +75,7 @@ static float *all_logits(mtplx_model *m)
 
 static void compare_models(const char *source, const char *device, double tolerance)
 {
-    mtplx_load_options o = {.device = device, .threads = 1};
+    mtplx_load_options o = {.device = device, .threads = 1, .profile = MTPLX_PROFILE_EXACT};
     mtplx_model *a = load_or_fail(src_path(source), &o), *b = load_or_fail(file, &o);
     assert_true(a->geometry.has_mtp && b->geometry.has_mtp);
     assert_int_equal(a->geometry.vocab, b->geometry.vocab);
