@@ -1,16 +1,19 @@
 /* Worker pool and CPU count.
  *
- * A job is (fn, arg, tasks) plus two counters. `remaining` counts tasks that nobody has claimed;
- * `finished` counts tasks that are done.
+ * A job is (fn, arg, tasks). Its tasks are dealt out as one range of consecutive ones per thread,
+ * so that a thread works through memory in one direction; a thread whose range is empty takes tasks
+ * from the others', one at a time, so that a slow or stolen core costs no more than the task it is
+ * at. A range is one word, (next, end), and is claimed from by compare-and-swap.
  *
- *   T1  fn, arg and tasks are written only while remaining == 0 and finished == tasks, and read
- * only after claiming a task. A claimed task keeps the job alive, so the fields cannot change under
- *       a reader, and a worker that is late by a whole job simply claims from the next one.
+ *   T1  fn, arg and tasks are written only while every range is empty and finished == tasks, and
+ *       read only after claiming a task. A claimed task keeps the job alive, so the fields cannot
+ *       change under a reader, and a worker that is late by a whole job simply claims from the next
+ *       one: a swap that succeeds is a claim, whichever job the range was read in.
  *   T2  The caller returns when finished == tasks. Workers that slept through a short job are not
  *       waited for.
  *   T3  A thread goes to sleep only after it announced so (`sleepers`, `caller_waits`) and looked
- * at the counter once more, both sequentially consistent; whoever changes the counter looks at the
- * announcement afterwards. One of the two sees the other: no lost wake-up. */
+ * at the counter once more (`epoch`, `finished`), both sequentially consistent; whoever changes the
+ * counter looks at the announcement afterwards. One of the two sees the other: no lost wake-up. */
 #include "base/threads.h"
 
 #include "base/clock.h"
@@ -20,6 +23,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,11 +33,17 @@
  * stolen core costs little. */
 #define SPIN_NS 30000u
 
+/* Tasks next .. end of a thread, (end << 32) | next; a cache line of its own. */
+struct range {
+    _Alignas(64) atomic_uint_fast64_t word;
+};
+
 struct mx_pool {
     mx_pool_fn *fn;
     void *arg;
     int tasks;
-    _Alignas(64) atomic_int remaining;
+    struct range *ranges;           /* [threads] */
+    _Alignas(64) atomic_uint epoch; /* jobs so far */
     _Alignas(64) atomic_int finished;
     _Alignas(64) atomic_int sleepers;
     atomic_int caller_waits;
@@ -60,49 +70,57 @@ static void relax(void)
 #endif
 }
 
-/* Claims one task; returns its index, or -1 when none is left. */
-static int claim(struct mx_pool *p)
+/* Claims a task of a range; returns its index, or -1 when none is left. */
+static int claim(struct range *r)
 {
-    int left = atomic_load_explicit(&p->remaining, memory_order_acquire);
-    while (left > 0) {
-        if (atomic_compare_exchange_weak_explicit(&p->remaining, &left, left - 1,
-                                                  memory_order_acq_rel, memory_order_acquire))
-            return p->tasks - left;
+    uint_fast64_t word = atomic_load_explicit(&r->word, memory_order_acquire);
+    while ((uint32_t)word < (uint32_t)(word >> 32)) {
+        if (atomic_compare_exchange_weak_explicit(&r->word, &word, word + 1, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            return (int)(uint32_t)word;
     }
     return -1;
 }
 
-/* Runs tasks until none is left. */
-static void run_tasks(struct mx_pool *p, int thread)
+static void run_task(struct mx_pool *p, int task, int thread)
 {
-    for (int task = claim(p); task >= 0; task = claim(p)) {
-        int tasks = p->tasks;
-        p->fn(p->arg, task, thread);
-        if (atomic_fetch_add(&p->finished, 1) + 1 == tasks && atomic_load(&p->caller_waits)) {
-            pthread_mutex_lock(&p->lock);
-            pthread_cond_signal(&p->done);
-            pthread_mutex_unlock(&p->lock);
-        }
+    int tasks = p->tasks;
+    p->fn(p->arg, task, thread);
+    if (atomic_fetch_add(&p->finished, 1) + 1 == tasks && atomic_load(&p->caller_waits)) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_signal(&p->done);
+        pthread_mutex_unlock(&p->lock);
     }
 }
 
-static bool worker_ready(struct mx_pool *p)
+/* Runs tasks until none is left: a thread's own, then those of the threads after it. */
+static void run_tasks(struct mx_pool *p, int thread)
 {
-    return atomic_load(&p->remaining) > 0 || atomic_load(&p->stop);
+    for (int i = 0; i < p->threads; i++) {
+        struct range *r = &p->ranges[(thread + i) % p->threads];
+        for (int task = claim(r); task >= 0; task = claim(r))
+            run_task(p, task, thread);
+    }
 }
 
-static bool job_finished(struct mx_pool *p)
+static bool worker_ready(struct mx_pool *p, unsigned seen)
 {
+    return atomic_load(&p->epoch) != seen || atomic_load(&p->stop);
+}
+
+static bool job_finished(struct mx_pool *p, unsigned seen)
+{
+    (void)seen;
     return atomic_load(&p->finished) == p->tasks;
 }
 
 /* Polls `ready` for SPIN_NS; the clock is read only now and then because it costs as much as many
  * polls. */
-static bool spin_until(bool (*ready)(struct mx_pool *), struct mx_pool *p)
+static bool spin_until(bool (*ready)(struct mx_pool *, unsigned), struct mx_pool *p, unsigned seen)
 {
     uint64_t deadline = 0;
     for (unsigned i = 0;; i++) {
-        if (ready(p))
+        if (ready(p, seen))
             return true;
         relax();
         if (i % 32 != 31)
@@ -115,11 +133,11 @@ static bool spin_until(bool (*ready)(struct mx_pool *), struct mx_pool *p)
     }
 }
 
-static void sleep_for_work(struct mx_pool *p)
+static void sleep_for_work(struct mx_pool *p, unsigned seen)
 {
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->sleepers, 1);
-    while (!worker_ready(p))
+    while (!worker_ready(p, seen))
         pthread_cond_wait(&p->work, &p->lock);
     atomic_fetch_sub(&p->sleepers, 1);
     pthread_mutex_unlock(&p->lock);
@@ -129,11 +147,13 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct mx_pool *p = w->pool;
-    for (;;) {
-        if (!spin_until(worker_ready, p))
-            sleep_for_work(p);
+    for (unsigned seen = 0;;) {
+        if (!spin_until(worker_ready, p, seen))
+            sleep_for_work(p, seen);
         if (atomic_load(&p->stop))
             return NULL;
+        seen =
+            atomic_load(&p->epoch); /* before the tasks: a job that comes meanwhile is not missed */
         run_tasks(p, w->index);
     }
 }
@@ -152,11 +172,11 @@ static void wake_workers(struct mx_pool *p, int tasks)
 
 static void wait_for_job(struct mx_pool *p)
 {
-    if (spin_until(job_finished, p))
+    if (spin_until(job_finished, p, 0))
         return;
     pthread_mutex_lock(&p->lock);
     atomic_store(&p->caller_waits, 1);
-    while (!job_finished(p))
+    while (!job_finished(p, 0))
         pthread_cond_wait(&p->done, &p->lock);
     atomic_store(&p->caller_waits, 0);
     pthread_mutex_unlock(&p->lock);
@@ -173,7 +193,12 @@ void mx_pool_run(struct mx_pool *p, mx_pool_fn *fn, void *arg, int tasks)
     p->arg = arg;
     p->tasks = tasks;
     atomic_store_explicit(&p->finished, 0, memory_order_relaxed);
-    atomic_store(&p->remaining, tasks);
+    for (int i = 0; i < p->threads; i++) {
+        uint_fast64_t first = (uint_fast64_t)tasks * (unsigned)i / (unsigned)p->threads;
+        uint_fast64_t end = (uint_fast64_t)tasks * (unsigned)(i + 1) / (unsigned)p->threads;
+        atomic_store_explicit(&p->ranges[i].word, end << 32 | first, memory_order_release);
+    }
+    atomic_fetch_add(&p->epoch, 1);
     wake_workers(p, tasks);
     run_tasks(p, 0);
     wait_for_job(p);
@@ -217,6 +242,14 @@ struct mx_pool *mx_pool_new(int threads, mtplx_error *err)
     }
     memset(p, 0, bytes);
     p->threads = threads ? threads : mx_cpu_count();
+    bytes = (size_t)p->threads * sizeof *p->ranges;
+    p->ranges = aligned_alloc(_Alignof(struct range), bytes);
+    if (!p->ranges) {
+        mx_error_nomem(err, "thread pool", bytes);
+        free(p);
+        return NULL;
+    }
+    memset(p->ranges, 0, bytes);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->done, NULL);
@@ -241,6 +274,7 @@ void mx_pool_free(struct mx_pool *p)
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
     free(p->workers);
+    free(p->ranges);
     free(p);
 }
 

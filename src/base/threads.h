@@ -3,7 +3,9 @@
  * mx_pool_run() calls fn(arg, task, thread) for task = 0..tasks-1, each exactly once, on the caller
  * and the workers, and returns when all are done. Which thread runs a task is not defined, so a
  * task must write only its own outputs; results never depend on the thread count (row invariance).
- * Workers spin briefly for the next job, then sleep. One mx_pool_run() at a time per pool. */
+ * Neighbouring tasks mostly go to the same thread, so tasks should be about equally long; threads
+ * that are done early take over tasks of others. Workers spin briefly for the next job, then sleep.
+ * One mx_pool_run() at a time per pool. */
 #ifndef MX_BASE_THREADS_H
 #define MX_BASE_THREADS_H
 
