@@ -4,7 +4,7 @@
 # no edit here:
 #
 #   src/**/*.c           the library, except src/cli/**, which is the program
-#   *_avx2.c *_avx512.c *_avx512vnni.c  compiled with those instructions, on x86-64 only;
+#   *_avx2.c *_avx512*.c  compiled with those instructions, on x86-64 only;
 #                        *_neon.c *_neondot.c *_neoni8mm.c on arm64 only
 #   tests/unit/test_*.c  one cmocka program each; tests/golden/test_*.c likewise, over fixtures
 #   tests/*/*.sh         shell tests
@@ -64,7 +64,7 @@ ARCH := $(firstword $(subst -, ,$(TARGET)))
 CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 DARWIN := $(findstring darwin,$(TARGET))
 
-X86_ONLY := %_avx2.c %_avx512.c %_avx512vnni.c
+X86_ONLY := %_avx2.c %_avx512.c %_avx512vnni.c %_avx512amx.c
 ARM_ONLY := %_neon.c %_neondot.c %_neoni8mm.c
 FOREIGN := $(X86_ONLY) $(ARM_ONLY)
 ifeq ($(ARCH),x86_64)
@@ -78,6 +78,7 @@ endif
 FLAGS_avx2 := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq $(FLAGS_avx2)
 FLAGS_avx512vnni := -mavx512vnni $(FLAGS_avx512)
+FLAGS_avx512amx := -mamx-tile -mamx-int8 $(FLAGS_avx512vnni)
 FLAGS_neondot := -march=armv8.2-a+dotprod+fp16
 FLAGS_neoni8mm := $(FLAGS_neondot)+i8mm
 isa_flags = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
@@ -173,7 +174,7 @@ endef
 FORCE:
 
 $(BUILD)/flags.stamp: export STAMP = $(shell $(CC) --version 2>&1 | head -n 1) $(TARGET) \
-	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS) $(FLAGS_avx512vnni) $(FLAGS_neoni8mm)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS) $(FLAGS_avx512amx) $(FLAGS_neoni8mm)
 $(BUILD)/flags.stamp: FORCE
 	$(stamp)
 

@@ -120,10 +120,11 @@ size_t mx_weight_row_bytes(const struct mx_weight *w)
 
 /* ---- Instruction sets --------------------------------------------------------------------- */
 
-#define MAX_ISAS 4
+#define MAX_ISAS 5
 
 /* What one instruction set offers: float kernels, and int8 ones for the fast profile or NULL. */
 struct isa {
+    const char *name, *device; /* "avx2", "cpu/avx2" */
     const struct mx_cpu_kernels *k;
     const struct mx_q8_kernels *q8;
 };
@@ -138,17 +139,40 @@ static bool has_f16c(void)
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Tiles are 8 KB of registers that a process has to ask the kernel for. */
+static bool has_amx(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    unsigned a, b, c, d, tile = 1u << 24, int8 = 1u << 25;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & tile) && (d & int8) &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+#else
+static bool has_amx(void)
+{
+    return false;
+}
+#endif
+
 static int usable_isas(struct isa list[MAX_ISAS])
 {
     int n = 0;
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-    bool vnni = __builtin_cpu_supports("avx512vnni") != 0;
-    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        list[n++] = (struct isa){&mx_kernels_avx512, vnni ? &mx_q8_vnni512 : &mx_q8_avx2};
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+    if (vnni && has_amx())
+        list[n++] = (struct isa){"amx", "cpu/amx", &mx_kernels_avx512, &mx_q8_amx};
+    if (avx512)
+        list[n++] = (struct isa){"avx512", "cpu/avx512", &mx_kernels_avx512,
+                                 vnni ? &mx_q8_vnni512 : &mx_q8_avx2};
     if (avx2)
-        list[n++] = (struct isa){&mx_kernels_avx2, &mx_q8_avx2};
-    list[n++] = (struct isa){&mx_kernels_generic, NULL};
+        list[n++] = (struct isa){"avx2", "cpu/avx2", &mx_kernels_avx2, &mx_q8_avx2};
+    list[n++] = (struct isa){"generic", "cpu/generic", &mx_kernels_generic, NULL};
     return n;
 }
 #else
@@ -173,12 +197,20 @@ static int usable_isas(struct isa list[MAX_ISAS])
 {
     int n = 0;
 #if defined(__aarch64__)
-    list[n++] = (struct isa){&mx_kernels_neon, arm_q8()};
+    list[n++] = (struct isa){"neon", "cpu/neon", &mx_kernels_neon, arm_q8()};
 #endif
-    list[n++] = (struct isa){&mx_kernels_generic, NULL};
+    list[n++] = (struct isa){"generic", "cpu/generic", &mx_kernels_generic, NULL};
     return n;
 }
 #endif
+
+static struct mx_device *open_isa(const struct isa *isa, int threads, mtplx_error *err)
+{
+    struct mx_device *d = mx_cpu_open(isa->k, isa->q8, threads, err);
+    if (d)
+        d->name = isa->device;
+    return d;
+}
 
 static struct mx_device *open_forced(const char *name, int threads, mtplx_error *err)
 {
@@ -188,10 +220,10 @@ static struct mx_device *open_forced(const char *name, int threads, mtplx_error 
     int n = usable_isas(list);
     char have[64] = "ref";
     for (int i = 0; i < n; i++) {
-        if (strcmp(list[i].k->isa, name) == 0)
-            return mx_cpu_open(list[i].k, list[i].q8, threads, err);
+        if (strcmp(list[i].name, name) == 0)
+            return open_isa(&list[i], threads, err);
         size_t len = strlen(have);
-        snprintf(have + len, sizeof have - len, ", %s", list[i].k->isa);
+        snprintf(have + len, sizeof have - len, ", %s", list[i].name);
     }
     mx_error(err, MTPLX_ERR_UNSUPPORTED,
              "MTPLX_CPU is \"%.32s\", which this machine does not have; it has %s", name, have);
@@ -205,7 +237,7 @@ static struct mx_device *open_best(int threads, mtplx_error *err)
     int n = usable_isas(list), i = 0;
     while (i + 1 < n && !mx_cpu_check_floats(list[i].k))
         i++;
-    struct mx_device *d = mx_cpu_open(list[i].k, list[i].q8, threads, err);
+    struct mx_device *d = open_isa(&list[i], threads, err);
     if (d && i > 0)
         d->note = "faster kernels that this processor claims to run failed their self-check";
     return d;

@@ -233,8 +233,8 @@ struct mx_device {
 };
 
 /* name: NULL or "auto", "cpu", "ref". threads: 0 = one per usable CPU. The environment variable
- * MTPLX_CPU=ref|generic|avx2|avx512|neon forces an instruction set of the cpu device (or the ref
- * device); one that this machine lacks is an UNSUPPORTED error that lists what it has. */
+ * MTPLX_CPU=ref|generic|avx2|avx512|amx|neon forces an instruction set of the cpu device (or the
+ * ref device); one that this machine lacks is an UNSUPPORTED error that lists what it has. */
 struct mx_device *mx_device_open(const char *name, int threads, mtplx_error *err);
 void mx_device_close(struct mx_device *d);
 

@@ -105,7 +105,7 @@ struct mx_q8_kernels {
 
 extern const struct mx_q8_kernels mx_q8_scalar; /* the definition above, spelled out; slow */
 #if defined(__x86_64__)
-extern const struct mx_q8_kernels mx_q8_vnni512, mx_q8_avx2;
+extern const struct mx_q8_kernels mx_q8_amx, mx_q8_vnni512, mx_q8_avx2;
 #elif defined(__aarch64__)
 extern const struct mx_q8_kernels mx_q8_neondot, mx_q8_neoni8mm;
 #endif

@@ -21,97 +21,7 @@
  *
  * Lanes are outputs and groups are taken in ascending order, so the result is the definition in
  * panels.h whatever Q_LANES, Q_ROWS and Q_FLUSH are. */
-#include "device/cpu/panels.h"
-
-#include <string.h>
-
-#define ALWAYS static inline __attribute__((always_inline))
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-#define STEP_BYTES (4 * MX_PANEL_OUTS)
-#define STEPS (MX_PANEL_BLOCK / 4)
-#define SUPER_BLOCKS 4
-
-/* What is fixed at compile time in every instance. */
-struct q8_shape {
-    int bits;
-    enum mx_panel_scaling scaling;
-    int subs, zero_shift, rows;
-};
-
-/* Bytes of the codes of a block. */
-ALWAYS int code_bytes(int bits)
-{
-    return bits * STEPS * STEP_BYTES / 8;
-}
-
-/* Field `width` bits wide of a plane at step `i`, moved to bit `to`. */
-ALWAYS struct qw plane_field(const uint8_t *plane, int width, int i, int to)
-{
-    int per = 8 / width, at = i % per * width;
-    struct qw v = w_load(plane + i / per * STEP_BYTES);
-    if (at > to)
-        v = w_down(v, at - to);
-    else if (at < to)
-        v = w_up(v, to - at);
-    return w_and(v, ((1 << width) - 1) << to);
-}
-
-/* Codes of step `i`; `p` stands at the block's first vector plus the lanes wanted. */
-ALWAYS struct qw step_codes(int bits, const uint8_t *p, int i)
-{
-    switch (bits) {
-    case 2: return plane_field(p, 2, i, 0);
-    case 3: return w_or(plane_field(p, 2, i, 0), plane_field(p + code_bytes(2), 1, i, 2));
-    case 4: return plane_field(p, 4, i, 0);
-    case 5: return w_or(plane_field(p, 4, i, 0), plane_field(p + code_bytes(4), 1, i, 4));
-    case 6: return w_or(plane_field(p, 4, i, 0), plane_field(p + code_bytes(4), 2, i, 4));
-    default: return w_load(p + i * STEP_BYTES);
-    }
-}
-
-/* Scale and, for kinds that have one, bias of sub-block `s`; `p` stands behind the codes. */
-struct q8_scales {
-    struct qf scale, bias;
-};
-
-ALWAYS struct q8_scales load_scales(struct q8_shape sh, bool bf16, const uint8_t *p, int s,
-                                    int lane, struct qf d, struct qf dmin)
-{
-    struct q8_scales r;
-    switch (sh.scaling) {
-    case MX_PANEL_AFFINE:
-        p += s * 4 * MX_PANEL_OUTS + 2 * lane;
-        r.scale = f_half(bf16, p);
-        r.bias = f_half(bf16, p + 2 * MX_PANEL_OUTS);
-        return r;
-    case MX_PANEL_SCALED:
-        r.scale = r.bias = f_half(false, p + s * 2 * MX_PANEL_OUTS + 2 * lane);
-        return r;
-    case MX_PANEL_SUPER:
-        p += s * 2 * MX_PANEL_OUTS + lane;
-        r.scale = f_mul(d, f_u8(p));
-        r.bias = f_mul(dmin, f_u8(p + MX_PANEL_OUTS));
-        return r;
-    default: r.scale = r.bias = f_mul(d, f_i8(p + s * MX_PANEL_OUTS + lane)); return r;
-    }
-}
-
-/* What the zero point subtracts, -zero * sum of the sub-block's activations, and what signed codes
- * lack. */
-ALWAYS int32_t zero_term(struct q8_shape sh, const struct mx_q8_block *x, int s)
-{
-    int32_t lost = Q_SIGNED && sh.bits == 8 ? -16 * x->neg8[s] : 0;
-    if (sh.scaling == MX_PANEL_SCALED)
-        return x->neg8[s] * (1 << sh.zero_shift) + lost;
-    if (sh.scaling == MX_PANEL_SUPER6)
-        return x->neg8q[s] * (1 << sh.zero_shift);
-    return lost;
-}
+#include "device/cpu/q8_shape.h"
 
 /* One block of 64 inputs into the accumulators of all rows. */
 ALWAYS void block_rows(struct q8_shape sh, bool bf16, const uint8_t *p, int lane, struct qf d,
@@ -237,52 +147,14 @@ typedef void rows_fn(const struct mx_panels *p, int64_t first, int64_t n,
     static rows_fn *const name[Q_ROWS + 1] = {NULL, name##_1, name##_2, name##_3, name##_4};
 #endif
 
-FORMAT(affine4_g64, 4, MX_PANEL_AFFINE, 1, 0)
-FORMAT(affine4_g32, 4, MX_PANEL_AFFINE, 2, 0)
-FORMAT(affine8_g64, 8, MX_PANEL_AFFINE, 1, 0)
-FORMAT(affine8_g32, 8, MX_PANEL_AFFINE, 2, 0)
-FORMAT(affine2_g64, 2, MX_PANEL_AFFINE, 1, 0)
-FORMAT(affine2_g32, 2, MX_PANEL_AFFINE, 2, 0)
-FORMAT(affine3_g64, 3, MX_PANEL_AFFINE, 1, 0)
-FORMAT(affine3_g32, 3, MX_PANEL_AFFINE, 2, 0)
-FORMAT(affine5_g64, 5, MX_PANEL_AFFINE, 1, 0)
-FORMAT(affine5_g32, 5, MX_PANEL_AFFINE, 2, 0)
-FORMAT(affine6_g64, 6, MX_PANEL_AFFINE, 1, 0)
-FORMAT(affine6_g32, 6, MX_PANEL_AFFINE, 2, 0)
-FORMAT(scaled4, 4, MX_PANEL_SCALED, 2, 0)
-FORMAT(scaled5, 5, MX_PANEL_SCALED, 2, 1)
-FORMAT(scaled8, 8, MX_PANEL_SCALED, 2, 4)
-FORMAT(super4, 4, MX_PANEL_SUPER, 2, 0)
-FORMAT(super5, 5, MX_PANEL_SUPER, 2, 0)
-FORMAT(super6, 6, MX_PANEL_SUPER6, 4, 2)
-
-static rows_fn *const *affine_table(int bits, int subs)
-{
-    switch (bits) {
-    case 2: return subs == 1 ? affine2_g64 : affine2_g32;
-    case 3: return subs == 1 ? affine3_g64 : affine3_g32;
-    case 4: return subs == 1 ? affine4_g64 : affine4_g32;
-    case 5: return subs == 1 ? affine5_g64 : affine5_g32;
-    case 6: return subs == 1 ? affine6_g64 : affine6_g32;
-    default: return subs == 1 ? affine8_g64 : affine8_g32;
-    }
-}
-
-static rows_fn *const *format_table(const struct mx_panels *p)
-{
-    switch (p->scaling) {
-    case MX_PANEL_AFFINE: return affine_table(p->bits, p->subs);
-    case MX_PANEL_SCALED: return p->bits == 4 ? scaled4 : p->bits == 5 ? scaled5 : scaled8;
-    case MX_PANEL_SUPER: return p->bits == 4 ? super4 : super5;
-    default: return super6;
-    }
-}
+#define FORMAT_ENTRY rows_fn *const *
+#include "device/cpu/q8_formats.h"
 
 /* A panel of many rows stays in the nearest cache that holds it, so rows are the inner loop. */
 static void q8_product(const struct mx_panels *p, int64_t first, int64_t n,
                        const struct mx_q8_block *q, int64_t ldq, int rows, float *y, int64_t ldy)
 {
-    rows_fn *const *table = format_table(p);
+    rows_fn *const *table = format_entry(p);
     int64_t run = rows > Q_ROWS ? 1 : n;
     for (int64_t i = first; i < first + n; i += run) {
         for (int r = 0; r < rows; r += Q_ROWS) {
