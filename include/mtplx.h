@@ -92,8 +92,10 @@ typedef struct mtplx_load_options {
     int max_rows;                    /* rows of one prefill chunk; 0: 256 */
 } mtplx_load_options;
 
-/* Loads a checkpoint directory in Hugging Face or MLX layout. Weights stay memory-mapped in their
- * stored form. Errors: IO, FORMAT (the sentence names tensor and file), UNSUPPORTED, MEMORY. */
+/* Loads a checkpoint directory in Hugging Face or MLX layout, a .gguf file, or a directory that
+ * holds one instead of a config.json. Weights stay memory-mapped in their stored form. Errors:
+ * ARGUMENT (several GGUF files to choose from), IO, FORMAT (the sentence names tensor and file),
+ * UNSUPPORTED, MEMORY. */
 MTPLX_API mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *options,
                                         mtplx_error *err);
 
