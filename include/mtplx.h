@@ -108,10 +108,11 @@ typedef struct mtplx_load_options {
     mtplx_proj_quant draft_head_quant; /* re-quantise the copy of the output head that drafts */
 } mtplx_load_options;
 
-/* Loads a checkpoint directory in Hugging Face or MLX layout. The fast profile copies matrices
- * once, in the layout of this processor's kernels and at their stored width; the exact one leaves
- * them memory-mapped. Errors: IO, FORMAT (the sentence names tensor and file), UNSUPPORTED, MEMORY.
- */
+/* Loads a checkpoint directory in Hugging Face or MLX layout, a .gguf file, or a directory that
+ * holds one instead of a config.json. The fast profile copies matrices once, in the layout of this
+ * processor's kernels and at their stored width; the exact one leaves them memory-mapped. Errors:
+ * ARGUMENT (several GGUF files to choose from), IO, FORMAT (the sentence names tensor and file),
+ * UNSUPPORTED, MEMORY. */
 MTPLX_API mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *options,
                                         mtplx_error *err);
 

@@ -60,7 +60,8 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                    .value = "DIR",
                    .env = "MTPLX_MODEL",
                    .fallback = "the built-in nano model",
-                   .help = "Checkpoint directory, Hugging Face or MLX layout."},
+                   .help = "Checkpoint directory, Hugging Face or MLX layout, "
+                           "or a GGUF file."},
     [ASK_SYSTEM] = {.name = "system",
                     .kind = MX_CLI_TEXT,
                     .may_be_empty = true,

@@ -47,11 +47,10 @@ static json_t *quants_json(const struct mx_inspect *r)
     json_t *list = json_array();
     for (int i = 0; i < r->n_quants; i++) {
         const struct mx_inspect_quant *q = &r->quants[i];
-        json_array_append_new(list, q->type ? json_pack("{s:s, s:i}", "type", q->type, "matrices",
-                                                        q->matrices)
-                                            : json_pack("{s:i, s:i, s:i}", "bits", q->bits,
-                                                        "group_size", q->group, "matrices",
-                                                        q->matrices));
+        json_array_append_new(
+            list, q->type ? json_pack("{s:s, s:i}", "type", q->type, "matrices", q->matrices)
+                          : json_pack("{s:i, s:i, s:i}", "bits", q->bits, "group_size", q->group,
+                                      "matrices", q->matrices));
     }
     return list;
 }

@@ -20,6 +20,9 @@
 #define MAX_PAIRS 65536u
 #define MAX_TENSORS (1u << 20)
 #define MAX_NAME 1024u
+#define MAX_ELEMENTS                                                                               \
+    (INT64_C(1) << 48) /* of 8 bytes: sums of sizes and offsets can not overflow                   \
+                        */
 #define DEFAULT_ALIGNMENT 32
 #define MAX_ALIGNMENT (1 << 20)
 #define MIN_PAIR_BYTES 13u   /* empty key, type, one byte */
@@ -219,8 +222,7 @@ static bool take_dims(struct cursor *c, struct mx_gguf_tensor *t)
     for (int i = 0; i < t->ndim; i++) {
         if (!take_uint(c, 8, &ne))
             return false;
-        /* 2^48 elements of 8 bytes: sums of sizes and offsets stay far from overflow. */
-        if (ne < 1 || ne > (1ull << 48) || product > (1ll << 48) / (int64_t)ne)
+        if (ne < 1 || ne > (uint64_t)MAX_ELEMENTS || product > MAX_ELEMENTS / (int64_t)ne)
             return fail(c, "a dimension is zero or the tensor is too large");
         t->ne[i] = (int64_t)ne;
         product *= t->ne[i];

@@ -27,12 +27,25 @@ static bool ends_with(const char *s, const char *tail)
 
 #define PART_SUFFIX "-00001-of-00001.gguf"
 
-/* Reads "-<part>-of-<count>.gguf" off the end of a name; digits are five each. */
+/* Five digits. */
+static bool read_number(const char *s, int *out)
+{
+    *out = 0;
+    for (int i = 0; i < 5; i++) {
+        if (s[i] < '0' || s[i] > '9')
+            return false;
+        *out = *out * 10 + (s[i] - '0');
+    }
+    return true;
+}
+
+/* Reads "-<part>-of-<count>.gguf" off the end of a name. */
 static bool split_suffix(const char *name, int *part, int *count)
 {
     size_t n = strlen(name), k = sizeof PART_SUFFIX - 1;
-    return n > k && sscanf(name + n - k, "-%5d-of-%5d.gguf", part, count) == 2 && *part > 0 &&
-           *count > 1;
+    const char *s = name + (n > k ? n - k : 0);
+    return n > k && s[0] == '-' && memcmp(s + 6, "-of-", 4) == 0 && ends_with(s, ".gguf") &&
+           read_number(s + 1, part) && read_number(s + 10, count) && *part > 0 && *count > 1;
 }
 
 /* A file that could be the model: no projector and no later part of a split. */

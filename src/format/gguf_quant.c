@@ -152,16 +152,26 @@ static void dequant_k45(const uint8_t *block, const uint8_t *high, const uint8_t
     }
 }
 
+/* Values 32p .. 32p+31 of one half: nibbles at `low`, shifted down by 4 for p >= 2. */
+static void dequant_q6_run(const uint8_t *low, const uint8_t *high, const uint8_t *scales, float d,
+                           int p, float *out)
+{
+    for (int s = 0; s < 2; s++) {
+        float step = d * (float)(int8_t)scales[s];
+        for (int l = 16 * s; l < 16 * s + 16; l++) {
+            int q = (low[l] >> 4 * (p / 2) & 15) | (high[l] >> 2 * p & 3) << 4;
+            out[l] = step * (float)(q - 32);
+        }
+    }
+}
+
 static void dequant_q6_k(const uint8_t *block, float *out)
 {
-    const uint8_t *low = block, *high = block + 128, *scales = block + 192;
     float d = half_at(block + 208);
-    for (int i = 0; i < SUPER; i++) {
-        int half = i / 128, p = i / 32 % 4, l = i % 32;
-        int q = low[64 * half + 32 * (p % 2) + l] >> 4 * (p / 2) & 15;
-        q |= (high[32 * half + l] >> 2 * p & 3) << 4;
-        out[i] = d * (float)(int8_t)scales[i / 16] * (float)(q - 32);
-    }
+    for (int half = 0; half < 2; half++)
+        for (int p = 0; p < 4; p++)
+            dequant_q6_run(block + 64 * half + 32 * (p % 2), block + 128 + 32 * half,
+                           block + 192 + 8 * half + 2 * p, d, p, out + 128 * half + 32 * p);
 }
 
 static void dequant_block(int type, const uint8_t *b, float *out)

@@ -29,6 +29,24 @@ verdict 'foreign architecture with weights' 4 'U32' "$work/foreign"
 echo '{}' >"$work/foreign/config.json"
 verdict 'no model type' 4 'unsupported' "$work/foreign"
 
+# GGUF: the fuzzing seeds are small files with other architectures or tensors missing.
+gguf=tests/fuzz/corpus/gguf
+mkdir "$work/gguf"
+cp "$gguf/foreign" "$work/gguf/foreign.gguf"
+verdict 'GGUF of a foreign architecture' 4 "model type 'llama'" "$work/gguf/foreign.gguf"
+check 'GGUF of a foreign architecture: block type' has "$out" 'GGUF Q4_K (1 matrices)'
+verdict 'a directory with one GGUF file' 4 "model type 'llama'" "$work/gguf"
+cp "$gguf/qwen35" "$work/gguf/partial.gguf"
+run inspect "$work/gguf/partial.gguf"
+check 'GGUF without most tensors' fails_with 1 'partial.gguf: no tensor stands for'
+run inspect "$work/gguf"
+check 'a directory with two GGUF files' fails_with 1 'holds 2 GGUF files; name one'
+head -c 900 "$gguf/qwen35" >"$work/gguf/short.gguf"
+run inspect "$work/gguf/short.gguf"
+check 'truncated GGUF file' fails_with 1 'short.gguf'
+run forge quantize "$work/gguf/partial.gguf" "$work/gguf/out"
+check 'quantising a GGUF file' fails_with 1 'is a GGUF model'
+
 # Damage, always one sentence and exit 1.
 damaged() { # damaged NAME PART
     run inspect "$work/broken"
