@@ -45,20 +45,32 @@ static inline v4f splat4(float x)
     return (v4f){x, x, x, x};
 }
 
+/* a where it is greater, else b: so b where a is NaN. Spelled by lane, which compilers turn into
+ * the machine's maximum; they do not do that for masks. */
+static inline v4f max4(v4f a, v4f b)
+{
+    v4f m;
+    for (int j = 0; j < 4; j++)
+        m[j] = a[j] > b[j] ? a[j] : b[j];
+    return m;
+}
+
 float mx_logits_max(const float *x, size_t n)
 {
-    float best[STEP];
-    for (int j = 0; j < STEP; j++)
-        best[j] = -INFINITY;
+    v4f a = splat4(-INFINITY), b = a, c = a, d = a;
     size_t i = 0;
-    for (; i + STEP <= n; i += STEP)
-        for (int j = 0; j < STEP; j++)
-            best[j] = x[i + (size_t)j] > best[j] ? x[i + (size_t)j] : best[j];
+    for (; i + STEP <= n; i += STEP) {
+        a = max4(load4(x + i), a);
+        b = max4(load4(x + i + 4), b);
+        c = max4(load4(x + i + 8), c);
+        d = max4(load4(x + i + 12), d);
+    }
+    a = max4(max4(a, b), max4(c, d));
+    float m = -INFINITY;
+    for (int j = 0; j < 4; j++)
+        m = a[j] > m ? a[j] : m;
     for (; i < n; i++)
-        best[0] = x[i] > best[0] ? x[i] : best[0];
-    float m = best[0];
-    for (int j = 1; j < STEP; j++)
-        m = best[j] > m ? best[j] : m;
+        m = x[i] > m ? x[i] : m;
     return m;
 }
 

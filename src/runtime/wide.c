@@ -16,9 +16,7 @@
 #include "runtime/sampler.h"
 #include "runtime/weights.h"
 
-typedef float v4f __attribute__((vector_size(16)));
-typedef double v4d __attribute__((vector_size(32)));
-typedef int64_t v4l __attribute__((vector_size(32)));
+typedef double v2d __attribute__((vector_size(16)));
 
 enum { BLOCK = MX_WEIGHTS_BLOCK };
 
@@ -155,24 +153,34 @@ int32_t mx_wide_draw(const struct mx_wide *d, double u)
 
 /* ---- Residual ----------------------------------------------------------------------------- */
 
+static inline v2d load2(const float *x)
+{
+    return (v2d){(double)x[0], (double)x[1]};
+}
+
+/* By lane, which compilers turn into the machine's minimum. */
+static inline v2d min2(v2d a, v2d b)
+{
+    v2d m;
+    for (int j = 0; j < 2; j++)
+        m[j] = a[j] < b[j] ? a[j] : b[j];
+    return m;
+}
+
 /* Sum of min(p, q) over one block of two laws over the same places. */
 static double common_of_block(const struct mx_wide *p, const struct mx_wide *q, int b)
 {
     const float *x = p->w + (size_t)b * BLOCK, *y = q->w + (size_t)b * BLOCK;
     double sp = p->scale[b], sq = q->scale[b], sum = 0;
     int n = block_end(p, b) - b * BLOCK, i = 0;
-    v4d total = {0, 0, 0, 0};
+    v2d even = {0, 0}, odd = {0, 0};
     for (; i + 4 <= n; i += 4) {
-        v4f xs, ys;
-        memcpy(&xs, x + i, sizeof xs);
-        memcpy(&ys, y + i, sizeof ys);
-        v4d px = __builtin_convertvector(xs, v4d) * sp, qx = __builtin_convertvector(ys, v4d) * sq;
-        v4l less = px < qx;
-        total += (v4d)(((v4l)px & less) | ((v4l)qx & ~less));
+        even += min2(load2(x + i) * sp, load2(y + i) * sq);
+        odd += min2(load2(x + i + 2) * sp, load2(y + i + 2) * sq);
     }
     for (; i < n; i++)
         sum += fmin((double)x[i] * sp, (double)y[i] * sq);
-    return sum + ((total[0] + total[1]) + (total[2] + total[3]));
+    return sum + ((even[0] + even[1]) + (odd[0] + odd[1]));
 }
 
 static void add_common(const struct mx_wide *p, int32_t id, double q)
