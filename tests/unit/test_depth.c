@@ -203,11 +203,136 @@ static void test_outliers(void **state)
     check_steady(0.05, 0.05, 0.97);
 }
 
+/* ---- Changes ------------------------------------------------------------------------------ */
+
+static struct mx_depth_model learned(const struct machine *m, const struct text *t)
+{
+    struct mx_depth_model model;
+    struct mx_depth d;
+    struct world w = {.m = m, .scale = 3e6};
+    mx_depth_model_init(&model);
+    mx_depth_init(&d, MTPLX_DEPTH_AUTO, MTPLX_MAX_DEPTH, &model);
+    run_tokens(&w, &d, t, 2000);
+    return model;
+}
+
+/* Loss in one-row passes against the best depth over `tokens` tokens of a new answer, the mean of
+ * many. */
+static double start_loss(const struct machine *m, const struct text *before, const struct text *t,
+                         double tokens)
+{
+    enum { ANSWERS = 50 };
+    struct mx_depth_model model = learned(m, before);
+    struct world w = {.m = m, .scale = 3e6, .draws = 1 << 20};
+    for (int i = 0; i < ANSWERS; i++) {
+        struct mx_depth_model fresh = model;
+        struct mx_depth d;
+        mx_depth_init(&d, MTPLX_DEPTH_AUTO, MTPLX_MAX_DEPTH, &fresh);
+        run_tokens(&w, &d, t, tokens);
+    }
+    double loss = (w.fair_time - w.fair_tokens / best_rate(m, t)) / ANSWERS;
+    print_message("  %-14s %-8s after %-8s: %.1f passes lost in the first %.0f tokens\n", m->name,
+                  t->name, before->name, loss, tokens);
+    return loss;
+}
+
+/* An answer unlike all before it costs a few passes until it is understood. */
+static void test_new_answers(void **state)
+{
+    (void)state;
+    assert_true(start_loss(&flat, &code, &hopeless, 100) < 5);
+    assert_true(start_loss(&steep, &code, &hopeless, 100) < 6);
+    assert_true(start_loss(&steep, &code, &prose, 100) < 6);
+    assert_true(start_loss(&linear, &code, &hopeless, 100) < 6);
+    assert_true(start_loss(&flat, &code, &prose, 100) < 5);
+    assert_true(start_loss(&flat, &hopeless, &code, 100) < 7);
+    assert_true(start_loss(&steep, &hopeless, &code, 100) < 12);
+    assert_true(start_loss(&steep, &code, &code, 100) < 5);
+    assert_true(start_loss(&flat, &code, &code, 100) < 4);
+}
+
+/* Stretches of 400 tokens of different text in one answer. */
+static void test_changing_text(void **state)
+{
+    (void)state;
+    const struct machine *const machines[] = {&flat, &steep, &stair};
+    for (size_t i = 0; i < LENGTH(machines); i++) {
+        struct machine m = *machines[i];
+        struct mx_depth_model model;
+        struct mx_depth d;
+        struct world w = {.m = &m, .scale = 3e6};
+        double best = 0;
+        m.noise = 0.05;
+        m.outliers = 0.02;
+        mx_depth_model_init(&model);
+        mx_depth_init(&d, MTPLX_DEPTH_AUTO, MTPLX_MAX_DEPTH, &model);
+        for (int k = 0; k < 40; k++) {
+            const struct text *t = k % 4 == 0   ? &code
+                                   : k % 4 == 1 ? &prose
+                                   : k % 4 == 2 ? &code
+                                                : &hopeless;
+            double before = w.fair_tokens;
+            run_tokens(&w, &d, t, 400);
+            best += (w.fair_tokens - before) / best_rate(&m, t);
+        }
+        print_message("  %-14s changing text: %.3f of plain, %.3f of the best depth of each "
+                      "stretch\n",
+                      m.name, w.fair_tokens / w.fair_time, best / w.fair_time);
+        assert_true(w.fair_tokens / w.fair_time > 0.97);
+        assert_true(best / w.fair_time > 0.93);
+    }
+}
+
+/* Times grow fivefold with the context while one answer runs. */
+static void test_growing_context(void **state)
+{
+    (void)state;
+    const struct machine *const machines[] = {&flat, &steep};
+    for (size_t i = 0; i < LENGTH(machines); i++)
+        for (size_t j = 0; j < LENGTH(texts); j++) {
+            struct machine m = *machines[i];
+            double plain, best;
+            m.noise = 0.05;
+            m.growth = 0.2;
+            measure(&m, texts[j], 100, 20000, &plain, &best);
+            assert_true(plain >= 0.97 && best >= 0.97);
+        }
+}
+
+/* What another machine taught, far off in both directions, does not outlast a few hundred tokens.
+ */
+static void test_wrong_state(void **state)
+{
+    (void)state;
+    const struct machine *const machines[] = {&flat, &steep, &linear};
+    for (size_t i = 0; i < LENGTH(machines); i++)
+        for (size_t j = 0; j < LENGTH(machines); j++) {
+            struct mx_depth_model model = learned(machines[j], i == 0 ? &hopeless : &code), read;
+            struct mx_depth d;
+            struct world w = {.m = machines[i], .scale = 1e8, .draws = 1 << 22};
+            json_t *section = mx_depth_model_write(&model);
+            mx_depth_model_init(&read);
+            mx_depth_model_read(&read, section);
+            json_decref(section);
+            mx_depth_init(&d, MTPLX_DEPTH_AUTO, MTPLX_MAX_DEPTH, &read);
+            run_tokens(&w, &d, &code, 400);
+            double early = w.fair_tokens / w.fair_time / best_rate(w.m, &code);
+            struct world before = w;
+            run_tokens(&w, &d, &code, 4000);
+            double late = rate_since(&w, &before) / best_rate(w.m, &code);
+            print_message("  %-14s with the state of %-14s: %.3f, then %.3f of the best\n",
+                          w.m->name, machines[j]->name, early, late);
+            assert_true(late > 0.96);
+            assert_true(early > 0.6);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steady),
-        cmocka_unit_test(test_outliers),
+        cmocka_unit_test(test_steady),          cmocka_unit_test(test_outliers),
+        cmocka_unit_test(test_new_answers),     cmocka_unit_test(test_changing_text),
+        cmocka_unit_test(test_growing_context), cmocka_unit_test(test_wrong_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
