@@ -37,6 +37,7 @@ enum {
     LOOK_EARLY = 16, /* within the first cycles of a generation */
     EARLY = 64,
     WARM_CYCLES = 10,
+    RAMP = 3,
     UNKNOWN_SAMPLES = 3,
 };
 
@@ -76,11 +77,15 @@ static void rates_of(const struct mx_depth *d, const struct mx_depth_ask *ask, d
     }
 }
 
+/* The best depth. An answer begins with a shallow one, since what it is like is not known: too deep
+ * costs more than too shallow. */
 static int best_depth(const struct mx_depth *d, const struct mx_depth_ask *ask, const double *rate)
 {
-    int best = d->last < ask->most ? d->last : ask->most;
+    int most = d->cycles < RAMP ? START_DEPTH + (int)d->cycles : ask->most;
+    most = most < ask->most ? most : ask->most;
+    int best = d->last < most ? d->last : most;
     double least = rate[best] * HYSTERESIS;
-    for (int k = 0; k <= ask->most; k++)
+    for (int k = 0; k <= most; k++)
         if (rate[k] > least) {
             best = k;
             least = rate[k];
