@@ -55,11 +55,11 @@ double mx_depth_time(const struct mx_depth_model *m, int k, int peers, size_t co
 {
     const struct mx_costs *c = &m->costs;
     double t = mx_cost(c, MX_COST_VERIFY, peers * (k + 1), context);
-    if (k > 0)
-        t += mx_cost(c, MX_COST_FIRST, peers, context);
-    if (k > 1)
-        t += (k - 1) * mx_cost(c, MX_COST_NEXT, peers, context);
-    return t / peers; /* the share of one */
+    double first = mx_cost(c, MX_COST_FIRST, peers, context);
+    double next = mx_cost(c, MX_COST_NEXT, peers, context);
+    if (mx_cost_samples(c, MX_COST_NEXT, peers) == 0 && next > first)
+        next = first;                                                /* which did more work */
+    return (t + (k > 0) * first + (k > 1) * (k - 1) * next) / peers; /* the share of one */
 }
 
 /* ---- auto --------------------------------------------------------------------------------- */

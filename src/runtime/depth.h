@@ -85,6 +85,9 @@ void mx_costs_reshape(struct mx_costs *c);
 /* Log time of node i relative to a one-row pass without much context; for storing. */
 double mx_cost_log(const struct mx_costs *c, enum mx_cost_kind kind, int i, int context);
 
+/* The n that node i stands for. */
+int mx_cost_node_at(int i);
+
 /* Samples that stand behind exactly this n (of any context). */
 int mx_cost_samples(const struct mx_costs *c, enum mx_cost_kind kind, int n);
 

@@ -28,6 +28,11 @@ enum {
 static const int nodes_at[MX_COST_NODES] = {1,  2,  3,  4,  5,  6,  7,   8,   9,   12,
                                             16, 24, 32, 48, 64, 96, 128, 192, 320, 576};
 
+int mx_cost_node_at(int i)
+{
+    return nodes_at[i];
+}
+
 /* Index of the node nearest to n. */
 static int node_of(int n)
 {

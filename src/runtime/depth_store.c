@@ -23,6 +23,14 @@ static bool number(const json_t *v, double low, double high, double *out)
 
 /* ---- Reading ------------------------------------------------------------------------------ */
 
+/* What a time relative to a one-row pass can be on any machine: n rows take no less than one and
+ * hardly more than n passes; a draft step is a small part of a pass. */
+static bool plausible(int kind, size_t node, double at)
+{
+    double most = log(1.5 * mx_cost_node_at((int)node));
+    return kind == MX_COST_VERIFY ? at >= 0 && at <= most : at >= -9 && at <= most;
+}
+
 static void read_costs(struct mx_costs *c, const json_t *section)
 {
     double at;
@@ -31,7 +39,7 @@ static void read_costs(struct mx_costs *c, const json_t *section)
         for (size_t b = 0; b < MX_COST_CONTEXTS; b++)
             for (size_t i = 0; i < MX_COST_NODES; i++) {
                 const json_t *row = json_array_get(json_object_get(section, kind_names[kind]), b);
-                if (number(json_array_get(row, i), -9, 9, &at)) {
+                if (number(json_array_get(row, i), -9, 9, &at) && plausible(kind, i, at)) {
                     c->nodes[b][kind][i] = (struct mx_cost_node){.at = at, .samples = 1};
                     any = true;
                 }
