@@ -8,7 +8,7 @@
  *             anything is believed.
  *   probe     At depth 0 nothing tells whether drafting would pay again. A cycle of depth 1 asks,
  *             after 8 plain ones, then 16, ... up to an interval at which it costs PROBE_SHARE of
- *             the time; an accepted probe that was not expected brings the interval back.
+ *             the time; an accepted one that was not expected halves it.
  *   look      At other depths, each LOOK_EVERY cycles one goes to a neighbouring depth whose rate
  *             is expected to be close, which keeps the times and deep acceptances in between fresh.
  *
@@ -25,8 +25,9 @@
 
 #define HYSTERESIS 1.01
 #define PROBE_SHARE 0.007
-#define CLOSE 0.9 /* rate of a neighbour worth a look */
-#define WIDE 0.33 /* the same for the rare look at any depth */
+#define CLOSE 0.9   /* rate of a neighbour worth a look */
+#define UNSURE 0.75 /* the same where the time is an old run's or a guess */
+#define FAR 0.5     /* the same for the rare look at any depth */
 #define START_DEPTH 2
 
 enum {
@@ -36,6 +37,7 @@ enum {
     LOOK_EARLY = 16, /* within the first cycles of a generation */
     EARLY = 64,
     WARM_CYCLES = 10,
+    RAMP = 3,
     UNKNOWN_SAMPLES = 3,
 };
 
@@ -53,11 +55,11 @@ double mx_depth_time(const struct mx_depth_model *m, int k, int peers, size_t co
 {
     const struct mx_costs *c = &m->costs;
     double t = mx_cost(c, MX_COST_VERIFY, peers * (k + 1), context);
-    if (k > 0)
-        t += mx_cost(c, MX_COST_FIRST, peers, context);
-    if (k > 1)
-        t += (k - 1) * mx_cost(c, MX_COST_NEXT, peers, context);
-    return t / peers; /* the share of one */
+    double first = mx_cost(c, MX_COST_FIRST, peers, context);
+    double next = mx_cost(c, MX_COST_NEXT, peers, context);
+    if (mx_cost_samples(c, MX_COST_NEXT, peers) == 0 && next > first)
+        next = first;                                                /* which did more work */
+    return (t + (k > 0) * first + (k > 1) * (k - 1) * next) / peers; /* the share of one */
 }
 
 /* ---- auto --------------------------------------------------------------------------------- */
@@ -75,11 +77,15 @@ static void rates_of(const struct mx_depth *d, const struct mx_depth_ask *ask, d
     }
 }
 
+/* The best depth. An answer begins with a shallow one, since what it is like is not known: too deep
+ * costs more than too shallow. */
 static int best_depth(const struct mx_depth *d, const struct mx_depth_ask *ask, const double *rate)
 {
-    int best = d->last < ask->most ? d->last : ask->most;
+    int most = d->cycles < RAMP ? START_DEPTH + (int)d->cycles : ask->most;
+    most = most < ask->most ? most : ask->most;
+    int best = d->last < most ? d->last : most;
     double least = rate[best] * HYSTERESIS;
-    for (int k = 0; k <= ask->most; k++)
+    for (int k = 0; k <= most; k++)
         if (rate[k] > least) {
             best = k;
             least = rate[k];
@@ -104,28 +110,43 @@ static int warm_up(const struct mx_depth *d, const struct mx_depth_ask *ask)
     const struct mx_depth_model *m = d->model;
     if (ask->peers > 1 || m->cycles < 2 || m->cycles >= WARM_CYCLES)
         return -1;
-    uint64_t want = mx_cost_samples(&m->costs, MX_COST_VERIFY, 1) >= UNKNOWN_SAMPLES &&
-                            mx_cost_samples(&m->costs, MX_COST_VERIFY, 2) >= UNKNOWN_SAMPLES
-                        ? 1
-                        : UNKNOWN_SAMPLES;
+    uint64_t want = m->costs.shaped ? 1 : UNKNOWN_SAMPLES;
     if (m->cycles % 3 == 1 && m->plain < want)
         return 0;
     return m->cycles % 3 == 2 && m->shallow < want && ask->most > 0 ? 1 : -1;
 }
 
+static bool unsure(const struct mx_depth *d, int k)
+{
+    return mx_cost_samples(&d->model->costs, MX_COST_VERIFY, k + 1) < UNKNOWN_SAMPLES;
+}
+
+/* A depth far from `best`: the most promising of those hardly measured, else each in turn. */
+static int far_look(struct mx_depth *d, const struct mx_depth_ask *ask, const double *rate,
+                    int best)
+{
+    int most = -1;
+    for (int k = 0; k <= ask->most; k++)
+        if (k != best && unsure(d, k) && (most < 0 || rate[k] > rate[most]))
+            most = k;
+    if (most < 0)
+        most = (int)(d->turn++ % (uint64_t)(ask->most + 1));
+    return most;
+}
+
 /* A depth to look at instead of `best`, or -1: the neighbours in turn, and rarely any other. */
 static int look(struct mx_depth *d, const struct mx_depth_ask *ask, const double *rate, int best)
 {
-    bool unsure = mx_cost_samples(&d->model->costs, MX_COST_VERIFY, best + 2) < UNKNOWN_SAMPLES;
-    uint64_t every = d->cycles < EARLY || unsure ? LOOK_EARLY : LOOK_EVERY;
-    if (d->cycles < d->looked + every)
+    bool new_above = best < ask->most && unsure(d, best + 1);
+    if (d->cycles < d->looked + (d->cycles < EARLY || new_above ? LOOK_EARLY : LOOK_EVERY))
         return -1;
     d->looked = d->cycles;
-    d->look = (d->look + 1) % 8;
-    int k = d->look == 7 ? (int)(d->cycles / LOOK_EARLY % (uint64_t)(ask->most + 1))
-                         : best + (d->look % 2 ? 1 : -1);
-    double least = (d->look == 7 ? WIDE : CLOSE) * rate[best];
-    return k >= 0 && k <= ask->most && k != best && rate[k] >= least ? k : -1;
+    d->look = (d->look + 1) % 4;
+    int k = d->look == 3 ? far_look(d, ask, rate, best) : best + (d->look % 2 ? 1 : -1);
+    if (k < 0 || k > ask->most || k == best)
+        return -1;
+    double least = d->look == 3 ? FAR : unsure(d, k) ? UNSURE : CLOSE;
+    return rate[k] >= least * rate[best] ? k : -1;
 }
 
 /* Copying m tokens takes no draft step: E = 1 + p + .. + p^m for a pass of m + 1 rows. */
@@ -182,8 +203,8 @@ static void feed_auto(struct mx_depth *d, const struct mx_depth_cycle *c, double
     d->plain_run = 0;
     if (!c->probe || d->last > 0) {
         d->interval = FIRST_INTERVAL;
-    } else if (c->accepted > 0 && p < 0.5) { /* news: ask again soon */
-        d->interval = FIRST_INTERVAL / 2;
+    } else if (c->accepted > 0 && p < 0.5) { /* news: ask again sooner */
+        d->interval = d->interval > FIRST_INTERVAL ? d->interval / 2 : FIRST_INTERVAL / 2;
     } else {
         uint64_t most = longest_interval(d, &d->ask);
         d->interval = 2 * d->interval < most ? 2 * d->interval : most;

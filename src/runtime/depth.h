@@ -57,8 +57,12 @@ struct mx_cost_node {
 };
 
 /* log time(kind, n, context) = level + node. The level follows what changes all passes alike
- * (context, clock frequency, other programs) within a few samples; nodes keep their relations. */
+ * (context, clock frequency, other programs) within a few samples; nodes keep their relations.
+ * Where nothing was measured yet the shape stands in, fitted to the measured neighbours: a guess at
+ * first, what an earlier run measured once a state was read. */
 struct mx_costs {
+    double shape[MX_COST_CONTEXTS][MX_COST_KINDS][MX_COST_NODES];
+    bool shaped;  /* by an earlier run */
     double level; /* log ns */
     double spread;
     int samples;
@@ -75,6 +79,15 @@ void mx_cost_feed(struct mx_costs *c, enum mx_cost_kind kind, int n, size_t cont
  * decrease with n. */
 double mx_cost(const struct mx_costs *c, enum mx_cost_kind kind, int n, size_t context);
 
+/* Takes the present figures for the shape and forgets the samples behind them. */
+void mx_costs_reshape(struct mx_costs *c);
+
+/* Log time of node i relative to a one-row pass without much context; for storing. */
+double mx_cost_log(const struct mx_costs *c, enum mx_cost_kind kind, int i, int context);
+
+/* The n that node i stands for. */
+int mx_cost_node_at(int i);
+
 /* Samples that stand behind exactly this n (of any context). */
 int mx_cost_samples(const struct mx_costs *c, enum mx_cost_kind kind, int n);
 
@@ -85,11 +98,12 @@ struct mx_accept_record {
     double tested[MTPLX_MAX_DEPTH], accepted[MTPLX_MAX_DEPTH];
 };
 
-enum { MX_ACCEPT_HORIZONS = 4 };
+enum { MX_ACCEPT_HORIZONS = 6 };
 
 /* logit p_i = base_i + theta: base is what the positions are like (slow), theta what the text is
  * like now, shared by all positions, so that shallow cycles also tell about deep ones. theta is
- * followed at several rates at once; their predictions are mixed by how well each did of late. */
+ * followed at several rates at once, and two more stand by for text that is much harder or easier;
+ * the predictions are mixed by how well each did of late. */
 struct mx_accept {
     double base[MTPLX_MAX_DEPTH], seen[MTPLX_MAX_DEPTH];
     double theta[MX_ACCEPT_HORIZONS], weight[MX_ACCEPT_HORIZONS];
@@ -165,6 +179,7 @@ struct mx_depth {
     uint64_t interval;       /* of probes at depth 0 */
     uint64_t looked;         /* cycle of the last look at a neighbouring depth */
     int look;                /* which neighbour comes next */
+    uint64_t turn;           /* of looks at far depths */
     struct mx_depth_ask ask; /* the last one */
 };
 

@@ -8,13 +8,22 @@
 
 #include <math.h>
 
-static const double rates[MX_ACCEPT_HORIZONS] = {1.2, 0.4, 0.12, 0.03};
+static const double rates[MX_ACCEPT_HORIZONS] = {1.2, 0.4, 0.12, 0.03, 0.12, 0.12};
+
+/* Where theta starts. The last two are there for text unlike the record's: they move only in
+ * proportion to their weight, that is while they are believed, so that code after prose or prose
+ * after code is recognised in two or three tests. */
+static const double starts[MX_ACCEPT_HORIZONS] = {0, 0, 0, 0, -2.5, 1.5};
+static const double first_weight[MX_ACCEPT_HORIZONS] = {0.15, 0.2, 0.2, 0.2, 0.15, 0.1};
+enum { STANDBY = 4 }; /* the first of them */
 
 #define SHARE 0.02      /* of the weight that is spread anew at each test */
 #define MEMORY 0.97     /* discount of past likelihood */
 #define MOST_LOGIT 6.0  /* 99.75 % */
 #define RECORD 0.995    /* discount of the long record */
 #define PRIOR_TESTS 4.0 /* weight of the prior in the record */
+#define LEAST_START                                                                                \
+    0.2 /* the worst that an answer starts with: the record may be of another kind */
 
 /* What a trained head does on mixed text, roughly; deeper positions are alike once reached. */
 static double prior_p(int i)
@@ -49,10 +58,12 @@ void mx_accept_init(struct mx_accept *a, const struct mx_accept_record *r)
         if (r)
             p = (r->accepted[i] + PRIOR_TESTS * p) / (r->tested[i] + PRIOR_TESTS);
         before = p;
-        a->base[i] = bounded(logit(fmin(fmax(p, 0.01), 0.99)));
+        a->base[i] = logit(fmin(fmax(p, LEAST_START), 0.99));
     }
-    for (int j = 0; j < MX_ACCEPT_HORIZONS; j++)
-        a->weight[j] = 1.0 / MX_ACCEPT_HORIZONS;
+    for (int j = 0; j < MX_ACCEPT_HORIZONS; j++) {
+        a->theta[j] = starts[j];
+        a->weight[j] = first_weight[j];
+    }
 }
 
 double mx_accept_p(const struct mx_accept *a, int i)
@@ -68,9 +79,10 @@ void mx_accept_feed(struct mx_accept *a, int i, bool accepted)
     double total = 0, x = accepted, mixed = mx_accept_p(a, i);
     for (int j = 0; j < MX_ACCEPT_HORIZONS; j++) {
         double p = sigmoid(bounded(a->base[i] + a->theta[j]));
+        double rate = rates[j] * (j < STANDBY ? 1 : a->weight[j]);
         a->weight[j] = pow(a->weight[j], MEMORY) * (accepted ? p : 1 - p);
         total += a->weight[j];
-        a->theta[j] = bounded(a->theta[j] + rates[j] * (x - p));
+        a->theta[j] = bounded(a->theta[j] + rate * (x - p));
     }
     for (int j = 0; j < MX_ACCEPT_HORIZONS; j++)
         a->weight[j] = (1 - SHARE) * a->weight[j] / total + SHARE / MX_ACCEPT_HORIZONS;

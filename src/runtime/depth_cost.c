@@ -1,11 +1,11 @@
 /* Times of passes, estimated while they run: see depth.h.
  *
  *  1. Estimates are kept as logarithms: a residual of 0.1 is 10 % at any speed.
- *  2. A residual counts up to three times the usual spread, so that a preempted pass (ten times too
- *     slow, one in twenty) moves nothing. Six clipped residuals of one sign in a row are no
- *     outliers but a new truth, which is then taken over in half-steps.
- *  3. A time that was never measured lies on the line between its measured neighbours; beyond the
- *     last one it follows the shape of the priors. */
+ *  2. A residual counts up to three times the usual spread (at least 15 %), so that a preempted
+ * pass (ten times too slow, one in twenty) moves nothing. Six clipped residuals of one sign in a
+ * row are no outliers but a new truth, which is then taken over in half-steps.
+ *  3. A time that was never measured follows the shape, moved so that it passes through the
+ *     measured neighbours. It does not decrease with n. */
 #include "runtime/depth.h"
 
 #include <math.h>
@@ -22,10 +22,16 @@
 enum {
     SAMPLE_CAP = 64,
     SNAP_AFTER = 6,
+    YOUNG = 8, /* samples up to which a node may be far off, being new or another run's */
 };
 
 static const int nodes_at[MX_COST_NODES] = {1,  2,  3,  4,  5,  6,  7,   8,   9,   12,
                                             16, 24, 32, 48, 64, 96, 128, 192, 320, 576};
+
+int mx_cost_node_at(int i)
+{
+    return nodes_at[i];
+}
 
 /* Index of the node nearest to n. */
 static int node_of(int n)
@@ -54,6 +60,22 @@ static double prior(enum mx_cost_kind kind, int n)
 void mx_costs_init(struct mx_costs *c)
 {
     *c = (struct mx_costs){.spread = 0.1};
+    for (int b = 0; b < MX_COST_CONTEXTS; b++)
+        for (int kind = 0; kind < MX_COST_KINDS; kind++)
+            for (int i = 0; i < MX_COST_NODES; i++)
+                c->shape[b][kind][i] = log(prior((enum mx_cost_kind)kind, nodes_at[i]));
+}
+
+/* The shape at any n: linear in n between nodes. */
+static double shape(const struct mx_costs *c, enum mx_cost_kind kind, int n, int context)
+{
+    const double *v = c->shape[context][kind];
+    int i = 0;
+    while (i + 2 < MX_COST_NODES && nodes_at[i + 1] <= n)
+        i++;
+    double part = (double)(n - nodes_at[i]) / (nodes_at[i + 1] - nodes_at[i]);
+    double low = exp(v[i]), high = exp(v[i + 1]);
+    return log(fmax(low + part * (high - low), 1e-6));
 }
 
 /* The node of this n in the nearest context that has one, or NULL. */
@@ -69,39 +91,49 @@ static const struct mx_cost_node *known(const struct mx_costs *c, enum mx_cost_k
     return NULL;
 }
 
-/* Time of row count n relative to the level. */
+/* Time at n relative to the level: the shape, off by what its measured neighbours are off. */
 static double relative(const struct mx_costs *c, enum mx_cost_kind kind, int n, int context)
 {
-    const struct mx_cost_node *low = NULL, *high = NULL;
-    int low_n = 0, high_n = 0;
-    double floor_at = -1e9;
-    for (int i = 0; i < MX_COST_NODES && !high; i++) {
+    int low = -1, high = -1;
+    double off[2] = {0, 0}, least = -1e9;
+    for (int i = 0; i < MX_COST_NODES && high < 0; i++) {
         const struct mx_cost_node *k = known(c, kind, i, context);
         if (!k)
             continue;
+        double by = k->at - c->shape[context][kind][i];
         if (nodes_at[i] <= n) {
-            low = k;
-            low_n = nodes_at[i];
-            floor_at = k->at > floor_at ? k->at : floor_at;
+            low = i;
+            off[0] = by;
+            least = fmax(least, k->at);
         } else {
-            high = k;
-            high_n = nodes_at[i];
+            high = i;
+            off[1] = by;
         }
     }
-    double floor_time = exp(floor_at);
-    if (!low && !high)
-        return prior(kind, n);
-    if (!high)
-        return fmax(floor_time, exp(low->at) * prior(kind, n) / prior(kind, low_n));
-    if (!low)
-        return exp(high->at) * prior(kind, n) / prior(kind, high_n);
-    double part = (double)(n - low_n) / (high_n - low_n);
-    return fmax(floor_time, exp(low->at) + part * (exp(high->at) - exp(low->at)));
+    double part = low < 0 ? 1 : 0;
+    if (low >= 0 && high >= 0)
+        part = (double)(n - nodes_at[low]) / (nodes_at[high] - nodes_at[low]);
+    return exp(fmax(least, shape(c, kind, n, context) + off[0] + part * (off[1] - off[0])));
 }
 
 double mx_cost(const struct mx_costs *c, enum mx_cost_kind kind, int n, size_t context)
 {
     return exp(c->level) * relative(c, kind, n, context_of(context));
+}
+
+double mx_cost_log(const struct mx_costs *c, enum mx_cost_kind kind, int i, int context)
+{
+    return log(relative(c, kind, nodes_at[i], context) / relative(c, MX_COST_VERIFY, 1, 0));
+}
+
+void mx_costs_reshape(struct mx_costs *c)
+{
+    struct mx_costs fresh = {.spread = 0.1, .shaped = true};
+    for (int b = 0; b < MX_COST_CONTEXTS; b++)
+        for (int kind = 0; kind < MX_COST_KINDS; kind++)
+            for (int i = 0; i < MX_COST_NODES; i++)
+                fresh.shape[b][kind][i] = mx_cost_log(c, (enum mx_cost_kind)kind, i, b);
+    *c = fresh;
 }
 
 int mx_cost_samples(const struct mx_costs *c, enum mx_cost_kind kind, int n)
@@ -157,7 +189,7 @@ static void feed_node(struct mx_cost_node *k, double value, double expected, dou
             k->at = fmin(k->at, expected + FIRST_SURPRISE);
         return;
     }
-    double r = value - k->at, limit = 3 * spread;
+    double r = value - k->at, limit = fmax(3 * spread, k->samples < YOUNG ? 0.5 : 0.15);
     double news = surprise(&k->surprise, r, limit), gain = fmax(1.0 / (k->samples + 1), 0.05);
     k->at += news != 0 ? 0.5 * news : gain * clip(r, limit);
     k->samples += k->samples < SAMPLE_CAP;
@@ -166,11 +198,11 @@ static void feed_node(struct mx_cost_node *k, double value, double expected, dou
 /* The level takes a tenth of each residual; early on more, since nothing is known yet. */
 static void feed_level(struct mx_costs *c, double r)
 {
-    double limit = 3 * c->spread, gain = fmax(1.0 / (c->samples + 1), 0.1);
+    double limit = fmax(3 * c->spread, 0.15), gain = fmax(1.0 / (c->samples + 1), 0.1);
     double news = surprise(&c->surprise, r, limit), clipped = clip(r, limit);
     c->level += news != 0 ? 0.5 * news : gain * clipped;
     double spread = c->spread + 0.05 * (fabs(clipped) - c->spread);
-    c->spread = fmin(fmax(spread, 0.01), 0.3);
+    c->spread = fmin(fmax(spread, 0.02), 0.3);
     c->samples += c->samples < SAMPLE_CAP;
 }
 

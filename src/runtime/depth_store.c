@@ -1,16 +1,14 @@
 /* The section "depth" of the learned state: times and acceptance of a model on a machine.
  *
- *   {"level": log ns, "spread": x,
- *    "verify": [[n-th node's log time or null, ...] for each context], "first": .., "next": ..,
+ *   {"verify": [[log time at each node, or null, ...] for each context], "first": .., "next": ..,
  *    "tested": [..], "accepted": [..], "copy_tested": [..], "copy_accepted": [..]}
  *
- * Times are relative to the level, which is learned anew in the first cycles. Whatever is not a
- * number in its range is left out. */
+ * Times are relative to a pass of one row and become the shape of the new run's estimates, nothing
+ * more: how fast the machine is now, and every time that it measures, comes from its own passes.
+ * Whatever is not a number in its range is left out. */
 #include "runtime/depth.h"
 
 #include <math.h>
-
-enum { TRUST = 3 }; /* samples that a stored time counts for */
 
 static const char *const kind_names[MX_COST_KINDS] = {"verify", "first", "next"};
 
@@ -25,27 +23,29 @@ static bool number(const json_t *v, double low, double high, double *out)
 
 /* ---- Reading ------------------------------------------------------------------------------ */
 
-static void read_node(struct mx_cost_node *k, const json_t *v)
+/* What a time relative to a one-row pass can be on any machine: n rows take no less than one and
+ * hardly more than n passes; a draft step is a small part of a pass. */
+static bool plausible(int kind, size_t node, double at)
 {
-    double at;
-    if (number(v, -12, 12, &at))
-        *k = (struct mx_cost_node){.at = at, .first = {at, at, at}, .samples = TRUST};
+    double most = log(1.5 * mx_cost_node_at((int)node));
+    return kind == MX_COST_VERIFY ? at >= 0 && at <= most : at >= -9 && at <= most;
 }
 
 static void read_costs(struct mx_costs *c, const json_t *section)
 {
-    /* Times mean something only together with their level: a nanosecond to a quarter of an hour. */
-    if (!number(json_object_get(section, "level"), 0, 28, &c->level))
-        return;
-    if (!number(json_object_get(section, "spread"), 0.01, 0.3, &c->spread))
-        c->spread = 0.1;
-    c->samples = TRUST;
+    double at;
+    bool any = false;
     for (int kind = 0; kind < MX_COST_KINDS; kind++)
         for (size_t b = 0; b < MX_COST_CONTEXTS; b++)
             for (size_t i = 0; i < MX_COST_NODES; i++) {
                 const json_t *row = json_array_get(json_object_get(section, kind_names[kind]), b);
-                read_node(&c->nodes[b][kind][i], json_array_get(row, i));
+                if (number(json_array_get(row, i), -9, 9, &at) && plausible(kind, i, at)) {
+                    c->nodes[b][kind][i] = (struct mx_cost_node){.at = at, .samples = 1};
+                    any = true;
+                }
             }
+    if (any)
+        mx_costs_reshape(c);
 }
 
 /* Pairs of discounted counts: 0 <= accepted <= tested <= 200, the most that the discounts allow. */
@@ -79,8 +79,9 @@ static json_t *write_nodes(const struct mx_costs *c, int kind)
     for (int b = 0; b < MX_COST_CONTEXTS; b++) {
         json_t *row = json_array();
         for (int i = 0; i < MX_COST_NODES; i++) {
-            const struct mx_cost_node *k = &c->nodes[b][kind][i];
-            json_array_append_new(row, k->samples > 0 ? json_real(k->at) : json_null());
+            bool known = c->shaped || c->nodes[b][kind][i].samples > 0;
+            double at = mx_cost_log(c, (enum mx_cost_kind)kind, i, b);
+            json_array_append_new(row, known ? json_real(at) : json_null());
         }
         json_array_append_new(all, row);
     }
@@ -98,8 +99,6 @@ static json_t *write_counts(const double *v, size_t n)
 json_t *mx_depth_model_write(const struct mx_depth_model *m)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "level", json_real(m->costs.level));
-    json_object_set_new(o, "spread", json_real(m->costs.spread));
     for (int kind = 0; kind < MX_COST_KINDS; kind++)
         json_object_set_new(o, kind_names[kind], write_nodes(&m->costs, kind));
     json_object_set_new(o, "tested", write_counts(m->record.tested, MTPLX_MAX_DEPTH));

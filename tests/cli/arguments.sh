@@ -52,7 +52,7 @@ usage 'merge without an adapter' 'needs --mtp-adapter' --merge-mtp-adapter hi
 
 MTPLX_DEPTH=9
 export MTPLX_DEPTH
-usage 'bad environment value names the variable' 'MTPLX_DEPTH takes an integer from 0 to 8' hi
+usage 'bad environment value names the variable' 'MTPLX_DEPTH takes auto, 0' hi
 run ask --model "$work/none" --depth 2 hi
 check 'a flag beats a bad variable' fails_with 1 'there is no directory'
 MTPLX_DEPTH=

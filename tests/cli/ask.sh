@@ -90,7 +90,8 @@ ask --json 'Say "quote" and \backslash'
 check '--json escapes' is_json
 ask --stats Tell me a story.
 check '--stats leaves standard output alone' test "$rc $out" = "0 $first"
-for word in '12 generated' 'tok/s' 'tokens per forward' 'by depth' 'depths' 'predicted' 'first token' 'peak memory'; do
+for word in '12 generated' 'tok/s' 'tokens per forward' 'by depth' 'depths' 'predicted' \
+    'first token' 'peak memory'; do
     check "--stats shows $word" has "$err" "$word"
 done
 ask --stats --depth 0 Tell me a story.

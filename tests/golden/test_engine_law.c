@@ -9,6 +9,8 @@
  * MTPLX_LAW_TRIALS=20000 for the long run. */
 #include "golden.h"
 
+#include "runtime/model.h"
+
 #define TOP 4 /* tokens kept per position, so that 4 x 4 x 4 contexts can be enumerated */
 #define CELLS (TOP * TOP * TOP)
 
@@ -120,14 +122,23 @@ static double chi_square(const double *want, const int *have, int n, int *dof)
     return x;
 }
 
+/* A clock that runs at random speeds: adaptive depths then jump about. */
+static uint64_t random_clock(void)
+{
+    static uint64_t now = 1;
+    static uint32_t state = 9;
+    state = state * 1664525u + 1013904223u;
+    return now += 1 + (state >> 12);
+}
+
 static void check_setting(mtplx_model *m, mtplx_seq *base, int32_t last, mtplx_sampling s,
-                          int depth)
+                          int depth, bool adaptive)
 {
     int vocab = mtplx_model_get_info(m)->vocab_size, n = trials(), dof;
     double want[CELLS];
     int have[CELLS] = {0};
     struct kept first, second[TOP], third[TOP][TOP];
-    uint64_t drafted = 0, accepted = 0;
+    uint64_t drafted = 0, accepted = 0, copied = 0;
     joint_law(base, last, &s, vocab, m, want, &first, second, third);
     for (int i = 0; i < n; i++) {
         mtplx_error err = {0};
@@ -135,6 +146,8 @@ static void check_setting(mtplx_model *m, mtplx_seq *base, int32_t last, mtplx_s
         s.seed = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)depth;
         mtplx_gen_options o = {
             .sampling = s, .depth = depth, .max_tokens = 3 + depth, .ignore_stop = true};
+        o.policy = adaptive ? MTPLX_DEPTH_AUTO : MTPLX_DEPTH_FIXED;
+        o.context_copy = adaptive;
         mtplx_seq *seq = mtplx_seq_fork(base, &err);
         mtplx_gen *g = mtplx_gen_new(seq, &last, 1, &o, &err);
         do
@@ -145,6 +158,7 @@ static void check_setting(mtplx_model *m, mtplx_seq *base, int32_t last, mtplx_s
         have[(a * TOP + b) * TOP + index_of(&third[a][b], t[2])]++;
         drafted += mtplx_gen_get_stats(g)->drafted[0];
         accepted += mtplx_gen_get_stats(g)->accepted[0];
+        copied += mtplx_gen_get_stats(g)->copy_tested;
         mtplx_gen_free(g);
         mtplx_seq_free(seq);
     }
@@ -153,6 +167,10 @@ static void check_setting(mtplx_model *m, mtplx_seq *base, int32_t last, mtplx_s
                   s.temperature, s.top_p, depth, x, dof, tail,
                   drafted ? 100.0 * (double)accepted / (double)drafted : 0.0);
     assert_true(tail > 1e-7);
+    if (adaptive)
+        print_message("  of these with adaptive depth, %llu copied tokens tested\n",
+                      (unsigned long long)copied);
+    assert_true(!adaptive || (copied > 0 && drafted > 0 && drafted < (uint64_t)n));
 }
 
 /* An undecided context: a few unrelated tokens, after which the model spreads its bets and drafts
@@ -184,10 +202,51 @@ static void check_model(int draft_vocab)
         .temperature = 0.7, .top_p = 0.9, .top_k = TOP, .repetition_penalty = 1};
     const mtplx_sampling hot = {
         .temperature = 1.6, .top_p = 1, .top_k = TOP, .repetition_penalty = 1};
-    check_setting(m, base, ids[n - 1], cold, 0);
-    check_setting(m, base, ids[n - 1], cold, 2);
-    check_setting(m, base, ids[n - 1], hot, 1);
-    check_setting(m, base, ids[n - 1], hot, 3);
+    check_setting(m, base, ids[n - 1], cold, 0, false);
+    check_setting(m, base, ids[n - 1], cold, 2, false);
+    check_setting(m, base, ids[n - 1], hot, 1, false);
+    check_setting(m, base, ids[n - 1], hot, 3, false);
+    mtplx_seq_free(base);
+    mtplx_model_free(m);
+}
+
+/* Prefills all but the last token. */
+static mtplx_seq *prefill(mtplx_model *m, const int32_t *ids, size_t n)
+{
+    mtplx_error err = {0};
+    mtplx_row rows[64];
+    mtplx_seq *base = mtplx_seq_new(m, &err);
+    for (size_t i = 0; i + 1 < n; i++)
+        rows[i] = (mtplx_row){base, ids[i], false, NULL};
+    assert_int_equal(mtplx_forward(m, rows, n - 1, MTPLX_COMMIT, false, NULL, &err), MTPLX_OK);
+    return base;
+}
+
+/* The same with adaptive depth and copies. The prompt ends with two tokens that stood in it before,
+ * followed by what the model is likely to say next, so that the first token often makes a match. */
+static void test_joint_law_adaptive(void **state)
+{
+    (void)state;
+    int32_t vague[16], ids[64];
+    struct kept likely;
+    mtplx_model *m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 1});
+    const mtplx_sampling hot = {
+        .temperature = 1.6, .top_p = 1, .top_k = TOP, .repetition_penalty = 1};
+    size_t n = 0, some = vague_prompt(vague);
+    mtplx_seq *base = prefill(m, vague, some);
+    law_after(base, &vague[some - 1], 1, &hot, mtplx_model_get_info(m)->vocab_size, m, &likely);
+    mtplx_seq_free(base);
+    for (int k = 0; k < TOP; k++) {
+        ids[n++] = vague[some - 2];
+        ids[n++] = vague[some - 1];
+        ids[n++] = likely.id[k];
+        ids[n++] = likely.id[(k + 1) % TOP];
+    }
+    memcpy(ids + n, vague, some * sizeof *vague);
+    n += some;
+    base = prefill(m, ids, n);
+    m->clock = random_clock;
+    check_setting(m, base, ids[n - 1], hot, 4, true);
     mtplx_seq_free(base);
     mtplx_model_free(m);
 }
@@ -209,5 +268,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_joint_law),
                                        cmocka_unit_test(test_joint_law_of_few_drafts)};
+                                       cmocka_unit_test(test_joint_law_adaptive)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
