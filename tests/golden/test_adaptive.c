@@ -202,13 +202,12 @@ static void test_mtp_state_after_copies(void **state)
 {
     (void)state;
     mtplx_error err = {0};
-    /* the profile whose text repeats itself */
-    mtplx_load_options exact = {.threads = 1, .profile = MTPLX_PROFILE_EXACT};
-    mtplx_model *m = load_or_fail(src_path("models/nano"), &exact);
+    mtplx_model *m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 1});
     int vocab = mtplx_model_get_info(m)->vocab_size;
     float *first = malloc((size_t)vocab * sizeof *first);
     int32_t prompt[120];
-    make_prompt(m, 4, prompt, 120);
+    for (int i = 0; i < 120; i++)
+        prompt[i] = 300 + i * 9 % 13; /* the model goes on with it */
     for (int pass = 0; pass < 3; pass++) {
         mtplx_gen_options o = {.max_tokens = 60, .ignore_stop = true, .context_copy = pass > 0};
         o.depth = pass == 2 ? 3 : 0;

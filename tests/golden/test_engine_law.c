@@ -267,7 +267,7 @@ static void test_joint_law_of_few_drafts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_joint_law),
-                                       cmocka_unit_test(test_joint_law_of_few_drafts)};
+                                       cmocka_unit_test(test_joint_law_of_few_drafts),
                                        cmocka_unit_test(test_joint_law_adaptive)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
