@@ -39,6 +39,7 @@ enum {
     ASK_SEED,
     ASK_DEVICE,
     ASK_THREADS,
+    ASK_PROFILE,
     ASK_CHUNK,
     ASK_MTP_ADAPTER,
     ASK_MERGE_ADAPTER,
@@ -185,6 +186,13 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                      .env = "MTPLX_THREADS",
                      .fallback = "0",
                      .help = "Worker threads; 0 is one for each usable CPU."},
+    [ASK_PROFILE] = {.name = "profile",
+                     .kind = MX_CLI_CHOICE,
+                     .choices = "fast exact",
+                     .env = "MTPLX_PROFILE",
+                     .fallback = "fast",
+                     .help = "exact keeps activations in float32; fast rounds them to int8 where "
+                             "weights are quantised."},
     [ASK_CHUNK] = {.name = "prefill-chunk",
                    .kind = MX_CLI_INT,
                    .min = 32,
@@ -300,6 +308,8 @@ static mtplx_load_options load_options(const struct ask *a)
         .mtp_proj_quant = requant(a, ASK_MTP_REQUANT),
         .mlp_proj_quant = requant(a, ASK_PROJ_REQUANT),
         .max_rows = (int)v[ASK_CHUNK].integer,
+        .profile =
+            strcmp(v[ASK_PROFILE].text, "exact") == 0 ? MTPLX_PROFILE_EXACT : MTPLX_PROFILE_FAST,
         .draft_vocab = given(a, ASK_DRAFT_VOCAB) ? draft_vocab(v[ASK_DRAFT_VOCAB].text) : 0,
         .draft_head_quant = requant(a, ASK_DRAFT_REQUANT),
     };

@@ -64,6 +64,13 @@ static json_t *mtp_json(const struct mx_inspect *r)
                      (json_int_t)r->draft_head_bytes);
 }
 
+static json_t *device_json(const struct mx_inspect *r)
+{
+    return json_pack("{s:o, s:o, s:i, s:i, s:o}", "name", text_or_null(r->device), "int8_kernels",
+                     text_or_null(r->int8_kernels), "formats_checked", r->formats_checked,
+                     "formats_broken", r->formats_broken, "note", text_or_null(r->device_note));
+}
+
 static json_t *report_json(const struct mx_inspect *r)
 {
     json_t *o = json_object(), *reasons = json_array();
@@ -96,6 +103,7 @@ static json_t *report_json(const struct mx_inspect *r)
     json_object_set_new(o, "tokenizer", json_boolean(r->has_tokenizer));
     json_object_set_new(o, "chat_template", json_boolean(r->has_chat_template));
     json_object_set_new(o, "thinking_switch", json_boolean(r->template_thinks));
+    json_object_set_new(o, "device", device_json(r));
     return o;
 }
 
@@ -245,6 +253,21 @@ static void loaded(struct mx_strbuf *b, const struct mx_inspect *r)
                               : "yes");
 }
 
+static void device(struct mx_strbuf *b, const struct mx_inspect *r)
+{
+    if (!r->device)
+        return;
+    label(b, "device");
+    mx_strbuf_puts(b, r->device);
+    if (r->int8_kernels)
+        mx_strbuf_printf(b, " with %s kernels, %d of %d weight formats pass the self-check",
+                         r->int8_kernels, r->formats_checked - r->formats_broken,
+                         r->formats_checked);
+    mx_strbuf_puts(b, "\n");
+    if (r->device_note)
+        row(b, "", r->device_note);
+}
+
 static void print_text(const struct mx_inspect *r, struct mx_cli_out *out)
 {
     struct mx_strbuf b;
@@ -256,6 +279,7 @@ static void print_text(const struct mx_inspect *r, struct mx_cli_out *out)
         weights(&b, r);
     if (r->architecture && r->verdict != MX_UNSUPPORTED)
         loaded(&b, r);
+    device(&b, r);
     row(&b, "verdict", mx_verdict_name(r->verdict));
     for (int i = 0; i < r->n_reasons; i++)
         row(&b, "", r->reasons[i]);

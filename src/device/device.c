@@ -261,3 +261,17 @@ void mx_device_close(struct mx_device *d)
     if (d)
         d->ops->close(d);
 }
+
+mtplx_status mx_device_probe(struct mx_device_probe *p, mtplx_error *err)
+{
+    *p = (struct mx_device_probe){.formats = 0};
+    struct mx_device *d = mx_device_open("auto", 1, err);
+    if (!d)
+        return err ? err->status : MTPLX_ERR_UNSUPPORTED;
+    p->device = d->name;
+    p->note = d->note;
+    if (strncmp(d->name, "cpu/", 4) == 0)
+        mx_cpu_probe((struct mx_cpu *)d, p);
+    mx_device_close(d);
+    return MTPLX_OK;
+}

@@ -238,4 +238,14 @@ struct mx_device {
 struct mx_device *mx_device_open(const char *name, int threads, mtplx_error *err);
 void mx_device_close(struct mx_device *d);
 
+/* What "auto" comes to on this machine, every kernel of it checked (cpu_check.c). */
+struct mx_device_probe {
+    const char *device;  /* "cpu/avx512" */
+    const char *int8;    /* int8 kernels of the fast profile, or NULL */
+    int formats, broken; /* weight formats checked, and those that run in float32 for a failure */
+    const char *note;    /* as in struct mx_device, or NULL */
+};
+/* Errors: as mx_device_open(). Takes a few milliseconds. */
+mtplx_status mx_device_probe(struct mx_device_probe *p, mtplx_error *err);
+
 #endif

@@ -397,6 +397,23 @@ static mtplx_status inspect_config(struct mx_inspect *r, const struct mx_config 
     return st;
 }
 
+/* A device that cannot be opened (MTPLX_CPU names what is not here) is a note, not a failure. */
+static void inspect_device(struct mx_inspect *r)
+{
+    struct mx_device_probe p;
+    mtplx_error err = {0};
+    if (mx_device_probe(&p, &err) != MTPLX_OK) {
+        r->device = "none";
+        r->device_note = keep(r, err.message);
+        return;
+    }
+    r->device = p.device;
+    r->int8_kernels = p.int8;
+    r->formats_checked = p.formats;
+    r->formats_broken = p.broken;
+    r->device_note = p.note;
+}
+
 mtplx_status mx_inspect(struct mx_inspect *r, const char *dir, mtplx_error *err)
 {
     mtplx_error local = {0};
@@ -411,6 +428,8 @@ mtplx_status mx_inspect(struct mx_inspect *r, const char *dir, mtplx_error *err)
     }
     if (st == MTPLX_OK && !r->path)
         st = mx_error_nomem(&local, "the report", strlen(dir));
+    if (st == MTPLX_OK)
+        inspect_device(r);
     if (err)
         *err = local;
     return st;

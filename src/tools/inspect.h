@@ -60,6 +60,11 @@ struct mx_inspect {
     bool has_tokenizer, has_chat_template, template_thinks;
     int tokenizer_size;
 
+    /* What runs it here: device, int8 kernels (NULL: none), formats of theirs that failed the
+     * self-check, and a sentence when something is wrong, or NULL. */
+    const char *device, *int8_kernels, *device_note;
+    int formats_checked, formats_broken;
+
     enum mx_verdict verdict;
     const char *reasons[MX_INSPECT_REASONS]; /* why it is not MX_VERIFIED */
     int n_reasons;

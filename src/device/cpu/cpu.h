@@ -64,6 +64,9 @@ static inline void mx_cpu_run(struct mx_cpu *cpu, mx_pool_fn *fn, void *arg, int
 struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, const struct mx_q8_kernels *q8,
                               int threads, mtplx_error *err);
 
+/* Fills in int8, formats and broken. */
+void mx_cpu_probe(struct mx_cpu *cpu, struct mx_device_probe *p);
+
 void mx_cpu_embed(struct mx_device *d, const struct mx_weight *w, const int32_t *tokens, int n,
                   float *y, int64_t ldy);
 void mx_cpu_matmul(struct mx_device *d, const struct mx_matmul *m, int count, const float *x,

@@ -8,6 +8,7 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/cpu_check.h"
 #include "device/cpu/kernels.h"
+#include "format/gguf_quant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,29 @@ static bool kernels_work(struct mx_cpu *cpu, const struct mx_panels *p)
         }
     }
     return !(cpu->broken & bit);
+}
+
+void mx_cpu_probe(struct mx_cpu *cpu, struct mx_device_probe *p)
+{
+    static const int types[] = {MX_GGUF_Q4_0, MX_GGUF_Q4_1, MX_GGUF_Q5_0, MX_GGUF_Q5_1,
+                                MX_GGUF_Q8_0, MX_GGUF_Q4_K, MX_GGUF_Q5_K, MX_GGUF_Q6_K};
+    enum { MLX = 12, ALL = MLX + sizeof types / sizeof *types };
+    if (!cpu->q8)
+        return;
+    p->int8 = cpu->q8->name;
+    for (int i = 0; i < ALL; i++) {
+        struct mx_panels form;
+        struct mx_weight w = {.kind = MX_W_MLXQ, .out = 16, .in = 256, .sdtype = MX_F16};
+        w.bits = i / 2 + 2 < 7 ? i / 2 + 2 : 8;
+        w.group = i % 2 ? 64 : 32;
+        if (i >= MLX) {
+            w.kind = MX_W_GGUF;
+            w.gguf_type = types[i - MLX];
+        }
+        mx_panels_layout(&w, &form);
+        p->formats++;
+        p->broken += !kernels_work(cpu, &form);
+    }
 }
 
 /* Whether the fast profile keeps a copy of this weight; fills in its form and size. */

@@ -100,13 +100,27 @@ static uint16_t half_at(const uint8_t *p)
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
+/* n codes of a row from k0 on, which is a multiple of 32. */
+static void mlx_codes(const uint8_t *row, int bits, int64_t k0, int n, uint8_t *code)
+{
+    if (bits == 8) {
+        memcpy(code, row + k0, (size_t)n);
+    } else if (bits == 4) {
+        for (int i = 0; i < n / 2; i++) {
+            code[2 * i] = row[k0 / 2 + i] & 15;
+            code[2 * i + 1] = row[k0 / 2 + i] >> 4;
+        }
+    } else {
+        mx_mlxq_unpack(row, bits, k0, n, code);
+    }
+}
+
 static void mlx_column(const struct mx_weight *w, int64_t row, int64_t block, struct column *c)
 {
     int64_t k0 = block * MX_PANEL_BLOCK, left = w->in - k0;
     int n = left < MX_PANEL_BLOCK ? (int)left : MX_PANEL_BLOCK;
     const uint8_t *codes = w->data;
-    mx_mlxq_unpack(codes + (size_t)row * mx_mlxq_row_bytes(w->bits, w->in), w->bits, k0, n,
-                   c->code);
+    mlx_codes(codes + (size_t)row * mx_mlxq_row_bytes(w->bits, w->in), w->bits, k0, n, c->code);
     int subs = w->group == 32 ? (n + 31) / 32 : 1;
     int64_t g = (row * w->in + k0) / w->group;
     for (int s = 0; s < subs; s++) {
