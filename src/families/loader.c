@@ -173,8 +173,8 @@ static mtplx_status dense_weight(const struct mx_tensor *t, int64_t out, int64_t
 static mtplx_status gguf_weight(const struct mx_tensor *t, struct mx_weight *w, mtplx_error *err)
 {
     if (!mx_gguf_block_values(t->gguf_type))
-        return bad_dtype(t, "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
-                         err);
+        return bad_dtype(
+            t, "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL or IQ4_XS", err);
     mtplx_status st = check_matrix(t, w->out, w->in, err);
     if (st != MTPLX_OK)
         return st;

@@ -32,8 +32,8 @@ static const struct type_info types[] = {
     [MX_GGUF_Q5_1] = {"Q5_1", SMALL, 24},
     [MX_GGUF_Q8_0] = {"Q8_0", SMALL, 34},
     [9] = {"Q8_1", 0, 0},
-    [10] = {"Q2_K", 0, 0},
-    [11] = {"Q3_K", 0, 0},
+    [MX_GGUF_Q2_K] = {"Q2_K", SUPER, 84},
+    [MX_GGUF_Q3_K] = {"Q3_K", SUPER, 110},
     [MX_GGUF_Q4_K] = {"Q4_K", SUPER, 144},
     [MX_GGUF_Q5_K] = {"Q5_K", SUPER, 176},
     [MX_GGUF_Q6_K] = {"Q6_K", SUPER, 210},
@@ -42,10 +42,10 @@ static const struct type_info types[] = {
     [17] = {"IQ2_XS", 0, 0},
     [18] = {"IQ3_XXS", 0, 0},
     [19] = {"IQ1_S", 0, 0},
-    [20] = {"IQ4_NL", 0, 0},
+    [MX_GGUF_IQ4_NL] = {"IQ4_NL", SMALL, 18},
     [21] = {"IQ3_S", 0, 0},
     [22] = {"IQ2_S", 0, 0},
-    [23] = {"IQ4_XS", 0, 0},
+    [MX_GGUF_IQ4_XS] = {"IQ4_XS", SUPER, 136},
     [24] = {"I8", 0, 0},
     [25] = {"I16", 0, 0},
     [26] = {"I32", 0, 0},
@@ -115,11 +115,66 @@ static void dequant_small(const uint8_t *nibbles, uint32_t high, float d, int ce
     }
 }
 
+/* Values of the codes of IQ4_NL and IQ4_XS. */
+static const int8_t nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                     1,    13,   25,  38,  53,  69,  89,  113};
+
+static void dequant_nonlinear(const uint8_t *nibbles, float d, float *out)
+{
+    for (int j = 0; j < 16; j++) {
+        out[j] = d * (float)nonlinear[nibbles[j] & 15];
+        out[j + 16] = d * (float)nonlinear[nibbles[j] >> 4];
+    }
+}
+
+static void dequant_iq4_xs(const uint8_t *block, float *out)
+{
+    float d = half_at(block);
+    int high = block[2] | block[3] << 8;
+    for (int s = 0; s < 8; s++) {
+        int scale = (block[4 + s / 2] >> 4 * (s % 2) & 15) | (high >> 2 * s & 3) << 4;
+        dequant_nonlinear(block + 8 + 16 * s, d * (float)(scale - 32), out + 32 * s);
+    }
+}
+
 static void dequant_q8_0(const uint8_t *block, float *out)
 {
     float d = half_at(block);
     for (int j = 0; j < SMALL; j++)
         out[j] = d * (float)(int8_t)block[2 + j];
+}
+
+/* Sixteen values of Q2_K and Q3_K: two bits at `shift` and, with `high`, a third one at `bit`. */
+static void dequant_run2(const uint8_t *codes, int shift, const uint8_t *high, int bit, float step,
+                         float base, float *out)
+{
+    for (int l = 0; l < 16; l++) {
+        int q = codes[l] >> shift & 3;
+        if (high)
+            q |= (high[l] >> bit & 1) << 2;
+        out[l] = step * (float)q - base;
+    }
+}
+
+static void dequant_q2_k(const uint8_t *block, float *out)
+{
+    float d = half_at(block + 80), dmin = half_at(block + 82);
+    for (int s = 0; s < 16; s++)
+        dequant_run2(block + 16 + 32 * (s / 8) + 16 * (s % 2), s / 2 % 4 * 2, NULL, 0,
+                     d * (float)(block[s] & 15), dmin * (float)(block[s] >> 4), out + 16 * s);
+}
+
+static void dequant_q3_k(const uint8_t *block, float *out)
+{
+    const uint8_t *scales = block + 96;
+    float d = half_at(block + 108);
+    for (int s = 0; s < 16; s++) {
+        int low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;
+        int scale = (low | (scales[8 + s % 4] >> 2 * (s / 4) & 3) << 4) - 32;
+        float step = d * (float)scale;
+        dequant_run2(block + 32 + 32 * (s / 8) + 16 * (s % 2), s / 2 % 4 * 2, block + 16 * (s % 2),
+                     s / 2, step, 4 * step, out + 16 * s);
+    }
 }
 
 /* Scale and min of sub-block j of Q4_K and Q5_K. */
@@ -184,6 +239,10 @@ static void dequant_block(int type, const uint8_t *b, float *out)
         dequant_small(b + 8, u32_at(b + 4), half_at(b), 0, half_at(b + 2), out);
         break;
     case MX_GGUF_Q8_0: dequant_q8_0(b, out); break;
+    case MX_GGUF_IQ4_NL: dequant_nonlinear(b + 2, half_at(b), out); break;
+    case MX_GGUF_IQ4_XS: dequant_iq4_xs(b, out); break;
+    case MX_GGUF_Q2_K: dequant_q2_k(b, out); break;
+    case MX_GGUF_Q3_K: dequant_q3_k(b, out); break;
     case MX_GGUF_Q4_K: dequant_k45(b, NULL, b + 16, out); break;
     case MX_GGUF_Q5_K: dequant_k45(b, b + 16, b + 48, out); break;
     case MX_GGUF_Q6_K: dequant_q6_k(b, out); break;

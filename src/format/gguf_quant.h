@@ -7,6 +7,17 @@
  *   Q5_0  32 values, 22 B: d, u32 high bits (bit j for value j), 16 B nibbles;   w = d (q - 16)
  *   Q5_1  32 values, 24 B: d, m, u32 high bits, 16 B nibbles;                    w = d q + m
  *   Q8_0  32 values, 34 B: d, 32 signed bytes;                                   w = d q
+ *   IQ4_NL 32 values, 18 B: as Q4_0, but w = d T[q] with the table T of gguf_quant.c
+ *   Q2_K  256 values, 84 B: 16 B scales (low half scale, high half min, each of 16 values), 64 B
+ *         codes, d, dmin. Value 128h + 32p + l is bits 2p..2p+1 of code byte 32h + l;
+ *         w = d scale q - dmin min
+ *   Q3_K  256 values, 110 B: 32 B high bits, 64 B codes as Q2_K, 12 B scales, d. The high bit is
+ *         bit 4h + p of byte l;  w = d (scale - 32) (q + 4 high - 4). Scale j of 16: low four bits
+ *         from the low half of byte j for j < 8 and the high half of byte j - 8 otherwise, bits
+ *         4..5 from bits 2(j/4)..2(j/4)+1 of byte 8 + j % 4
+ *   IQ4_XS 256 values, 136 B: d, u16 high scale bits, 4 B low scale bits, 128 B nibbles. Sub-block
+ * s of 32 has 16 bytes as IQ4_NL; its scale: half s % 2 of low byte s / 2, bits 4..5 from bits
+ *         2s..2s+1;  w = d (scale - 32) T[q]
  *   Q4_K  256 values, 144 B: d, dmin, 12 B scales, 128 B nibbles. Eight sub-blocks of 32; bytes
  *         32c .. 32c+31 hold sub-block 2c low and 2c+1 high;        w = d scale q - dmin min
  *   Q5_K  256 values, 176 B: d, dmin, 12 B scales, 32 B high bits, 128 B nibbles. Nibbles as Q4_K;
@@ -36,9 +47,13 @@ enum mx_gguf_type {
     MX_GGUF_Q5_0 = 6,
     MX_GGUF_Q5_1 = 7,
     MX_GGUF_Q8_0 = 8,
+    MX_GGUF_Q2_K = 10,
+    MX_GGUF_Q3_K = 11,
     MX_GGUF_Q4_K = 12,
     MX_GGUF_Q5_K = 13,
     MX_GGUF_Q6_K = 14,
+    MX_GGUF_IQ4_NL = 20,
+    MX_GGUF_IQ4_XS = 23,
     MX_GGUF_BF16 = 30,
 };
 

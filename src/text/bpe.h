@@ -43,6 +43,7 @@ mtplx_status mx_bpe_begin(struct mx_bpe *b, const struct mx_vocab *vocab, size_t
                           const char *field, mtplx_error *err);
 mtplx_status mx_bpe_put(struct mx_bpe *b, const char *text, size_t len, uint32_t rank,
                         const char *field, mtplx_error *err);
+
 void mx_bpe_free(struct mx_bpe *b);
 
 /* Scratch for one call; `text_len` sizes the word cache. NULL when out of memory. */

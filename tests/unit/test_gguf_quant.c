@@ -15,8 +15,9 @@
 
 #include <cmocka.h>
 
-static const int readable[] = {MX_GGUF_Q4_0, MX_GGUF_Q4_1, MX_GGUF_Q5_0, MX_GGUF_Q5_1,
-                               MX_GGUF_Q8_0, MX_GGUF_Q4_K, MX_GGUF_Q5_K, MX_GGUF_Q6_K};
+static const int readable[] = {MX_GGUF_Q4_0, MX_GGUF_Q4_1, MX_GGUF_Q5_0,   MX_GGUF_Q5_1,
+                               MX_GGUF_Q8_0, MX_GGUF_Q4_K, MX_GGUF_Q5_K,   MX_GGUF_Q6_K,
+                               MX_GGUF_Q2_K, MX_GGUF_Q3_K, MX_GGUF_IQ4_NL, MX_GGUF_IQ4_XS};
 #define READABLE (sizeof readable / sizeof *readable)
 
 static uint64_t at;
@@ -40,10 +41,10 @@ static void put_half(uint8_t *p, float v)
 static void sizes(void **state)
 {
     (void)state;
-    static const int bytes[] = {18, 20, 22, 24, 34, 144, 176, 210};
+    static const int bytes[] = {18, 20, 22, 24, 34, 144, 176, 210, 84, 110, 18, 136};
     for (size_t i = 0; i < READABLE; i++) {
         int n = mx_gguf_block_values(readable[i]);
-        assert_int_equal(n, i < 5 ? 32 : 256);
+        assert_int_equal(n, i < 5 || readable[i] == MX_GGUF_IQ4_NL ? 32 : 256);
         assert_int_equal(mx_gguf_block_bytes(readable[i]), bytes[i]);
         assert_int_equal(mx_gguf_row_bytes(readable[i], 3 * n), 3 * bytes[i]);
         assert_int_equal(mx_gguf_row_bytes(readable[i], n + 1), 0);
@@ -52,7 +53,7 @@ static void sizes(void **state)
         assert_int_equal(mx_gguf_row_bytes(readable[i], INT64_MAX / n * n), 0);
     }
     static const int others[] = {MX_GGUF_F32, MX_GGUF_F16, MX_GGUF_BF16, 4,        5,
-                                 10,          99,          -1,           INT32_MAX};
+                                 9,           99,          -1,           INT32_MAX};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         assert_int_equal(mx_gguf_block_values(others[i]), 0);
         assert_int_equal(mx_gguf_row_bytes(others[i], 256), 0);
@@ -182,6 +183,51 @@ static void k_blocks(void **state)
     assert_value(out, 0, 0.5 * -8 * -32);
 }
 
+static void other_blocks(void **state)
+{
+    (void)state;
+    uint8_t b[136] = {0};
+    float out[256];
+    put_half(b, 0.5f);
+    b[2 + 3] = 0xa5;
+    mx_gguf_dequant_row(MX_GGUF_IQ4_NL, b, 32, out);
+    assert_value(out, 0, -63.5);
+    assert_value(out, 3, -17.5);
+    assert_value(out, 19, 12.5);
+
+    memset(b, 0, sizeof b);
+    put_half(b, 0.5f);
+    b[3] = 2 << 2;   /* high scale bits of sub-block 5 */
+    b[4 + 2] = 0xb0; /* its low ones: scale 32 + 11 */
+    b[8 + 16 * 5 + 1] = 0x9f;
+    mx_gguf_dequant_row(MX_GGUF_IQ4_XS, b, 256, out);
+    assert_value(out, 0, 0.5 * -32 * -127);
+    assert_value(out, 5 * 32 + 1, 0.5 * 11 * 113);
+    assert_value(out, 5 * 32 + 17, 0.5 * 11 * 13);
+
+    memset(b, 0, sizeof b);
+    put_half(b + 80, 0.5f);
+    put_half(b + 82, 0.25f);
+    b[13] = 0x96; /* values 208..223: half 1, pass 2, upper sixteen bytes; scale 6, min 9 */
+    b[16 + 32 + 16 + 4] = 3 << 4;
+    mx_gguf_dequant_row(MX_GGUF_Q2_K, b, 256, out);
+    assert_value(out, 0, 0);
+    assert_value(out, 208, -0.25 * 9);
+    assert_value(out, 212, 0.5 * 6 * 3 - 0.25 * 9);
+
+    memset(b, 0, sizeof b);
+    put_half(b + 108, 0.5f);
+    b[96 + 5] = 0xc0;       /* low bits of scale 13 */
+    b[96 + 8 + 1] = 3 << 6; /* its high ones: scale 60 - 32 */
+    b[16 + 4] = 1 << 6;     /* high bit of value 212: half 1, pass 2, byte 20 */
+    b[32 + 32 + 16 + 4] = 3 << 4;
+    b[32 + 32 + 16 + 5] = 3 << 4;
+    mx_gguf_dequant_row(MX_GGUF_Q3_K, b, 256, out);
+    assert_value(out, 0, 0.5 * -32 * -4);
+    assert_value(out, 212, 0.5 * 28 * 3);
+    assert_value(out, 213, 0.5 * 28 * (3 - 4));
+}
+
 /* ---- Quantisers --------------------------------------------------------------------------- */
 
 /* Relative error of random rows: about what the code widths allow. */
@@ -246,8 +292,12 @@ enum { OUTS = 37, ROWS = 19 };
 static uint8_t *random_rows(int type, int64_t in, uint8_t **raw)
 {
     size_t row = mx_gguf_row_bytes(type, in), block = (size_t)mx_gguf_block_bytes(type);
-    size_t half = type == MX_GGUF_Q6_K ? 208 : 0;
-    bool two = type != MX_GGUF_Q4_0 && type != MX_GGUF_Q5_0 && type != MX_GGUF_Q8_0 && half == 0;
+    size_t half = type == MX_GGUF_Q6_K   ? 208
+                  : type == MX_GGUF_Q2_K ? 80
+                  : type == MX_GGUF_Q3_K ? 108
+                                         : 0;
+    bool two = type == MX_GGUF_Q4_1 || type == MX_GGUF_Q5_1 || type == MX_GGUF_Q2_K ||
+               type == MX_GGUF_Q4_K || type == MX_GGUF_Q5_K;
     *raw = malloc(row * OUTS + 1);
     uint8_t *p = *raw + 1;
     for (size_t i = 0; i < row * OUTS; i++)
@@ -255,7 +305,7 @@ static uint8_t *random_rows(int type, int64_t in, uint8_t **raw)
     for (size_t b = 0; b < row * OUTS; b += block) {
         put_half(p + b + half, gauss() * 0.01f);
         if (two)
-            put_half(p + b + 2, gauss() * 0.01f);
+            put_half(p + b + half + 2, gauss() * 0.01f);
     }
     return p;
 }
@@ -351,9 +401,9 @@ static void devices_refuse(void **state)
     uint8_t data[64] = {0};
     mtplx_error err = {0};
     struct mx_device *d = mx_device_open("ref", 1, &err);
-    struct mx_weight w = {.kind = MX_W_GGUF, .gguf_type = 10, .out = 1, .in = 256, .data = data};
+    struct mx_weight w = {.kind = MX_W_GGUF, .gguf_type = 16, .out = 1, .in = 256, .data = data};
     assert_int_equal(d->ops->weight_bind(d, &w, &err), MTPLX_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "Q2_K"));
+    assert_non_null(strstr(err.message, "IQ2_XXS"));
     w.gguf_type = MX_GGUF_Q4_K;
     w.in = 255;
     assert_int_equal(d->ops->weight_bind(d, &w, &err), MTPLX_ERR_FORMAT);
@@ -366,6 +416,7 @@ int main(void)
         cmocka_unit_test(sizes),
         cmocka_unit_test(small_blocks),
         cmocka_unit_test(k_blocks),
+        cmocka_unit_test(other_blocks),
         cmocka_unit_test(quantisers_are_close),
         cmocka_unit_test(quantisers_take_anything),
         cmocka_unit_test(devices_agree),
