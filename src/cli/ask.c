@@ -220,8 +220,10 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                          .value = "full|N",
                          .env = "MTPLX_DRAFT_VOCAB",
                          .fallback = "32768, or full where the vocabulary is smaller",
-                         .help = "Draft only the N likeliest tokens; never changes what the model "
-                                 "would say."},
+                         .help =
+                             "Draft only the N likeliest tokens; the default takes in what earlier "
+                             "answers missed. Never changes the law of the answer, greedy output "
+                             "not at all."},
     [ASK_DRAFT_REQUANT] = {.name = "draft-requant",
                            .kind = MX_CLI_CHOICE,
                            .choices = "keep q4 q8",

@@ -7,7 +7,7 @@
  * a segment at a time, and a walk takes them until the first filter says stop.
  *
  *   top-k up to HEAP_MAX     one segment: the k best, kept in a heap during one scan of the row
- *   another filter           segments of logits within 4, 8, 16, ... temperatures of the largest
+ *   another filter           segments of logits within 4, 5, 6.25, ... temperatures of the largest
  *   none                     no candidates at all: a wide distribution (wide.h) where there is
  * room, else one segment: everything
  *
@@ -42,7 +42,9 @@ enum {
     BUCKETS = 1 << DIGIT_BITS,
 };
 
-static const double FIRST_REACH = 4; /* temperatures below the largest logit, doubled each time */
+/* Temperatures below the largest logit, of the first segment and how each next one reaches further.
+ * A wide step sorts many tokens that are not needed, a narrow one reads the row more often. */
+static const double FIRST_REACH = 4, REACH_GROWTH = 1.25;
 
 struct mx_sampler {
     int vocab;
@@ -495,10 +497,10 @@ static void walk_segments(struct walk *w, double reach, float floor)
         low = reach_floor(w, reach);
         low = low > floor ? low : floor;
         int n = gather(w, low, high);
-        if (!take_ranked(w, sort_segment(w->s, n), n))
+        if (!take_ranked(w, sort_segment(w->s, n), n) || !below_top_p(w))
             return;
         high = low;
-        reach *= 2;
+        reach *= REACH_GROWTH;
     } while (low > floor);
 }
 

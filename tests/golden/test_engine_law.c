@@ -264,10 +264,115 @@ static void test_joint_law_of_few_drafts(void **state)
     check_model(1);
 }
 
+/* ---- No filters --------------------------------------------------------------------------- */
+
+enum { WIDE_TOP = 4, WIDE_VOCAB = 8192 };
+
+/* Probabilities of every token after base and `n` more, at temperature 1. */
+static void softmax_after(mtplx_model *m, mtplx_seq *base, const int32_t *tokens, int n, double *p)
+{
+    mtplx_error err = {0};
+    mtplx_forward_result r;
+    mtplx_row rows[2];
+    mtplx_seq *seq = mtplx_seq_fork(base, &err);
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        rows[i] = (mtplx_row){seq, tokens[i], i == n - 1, NULL};
+    assert_int_equal(mtplx_forward(m, rows, (size_t)n, MTPLX_COMMIT, false, &r, &err), MTPLX_OK);
+    for (int i = 0; i < WIDE_VOCAB; i++)
+        sum += p[i] = exp((double)r.logits[i] - 20);
+    for (int i = 0; i < WIDE_VOCAB; i++)
+        p[i] /= sum;
+    mtplx_seq_free(seq);
+}
+
+static void top_of(const double *p, int32_t *ids)
+{
+    for (int k = 0; k < WIDE_TOP; k++) {
+        ids[k] = -1;
+        for (int32_t i = 0; i < WIDE_VOCAB; i++) {
+            bool used = false;
+            for (int j = 0; j < k; j++)
+                used |= ids[j] == i;
+            if (!used && (ids[k] < 0 || p[i] > p[ids[k]]))
+                ids[k] = i;
+        }
+    }
+}
+
+/* The first two tokens of unfiltered answers: WIDE_TOP x WIDE_TOP likely pairs, and everything else
+ * in the last cell. The second token is drafted. */
+static void check_wide(mtplx_model *m, mtplx_seq *base, int32_t last)
+{
+    static double first[WIDE_VOCAB], second[WIDE_VOCAB];
+    int32_t a[WIDE_TOP], b[WIDE_TOP][WIDE_TOP];
+    double want[CELLS] = {0}, rest = 1;
+    int have[CELLS] = {0}, n = 3 * trials(), other = WIDE_TOP * WIDE_TOP, dof;
+    uint64_t corrections = 0;
+    softmax_after(m, base, &last, 1, first);
+    top_of(first, a);
+    for (int i = 0; i < WIDE_TOP; i++) {
+        softmax_after(m, base, (int32_t[]){last, a[i]}, 2, second);
+        top_of(second, b[i]);
+        for (int j = 0; j < WIDE_TOP; j++)
+            rest -= want[i * WIDE_TOP + j] = first[a[i]] * second[b[i][j]];
+    }
+    want[other] = rest;
+    for (int t = 0; t < n; t++) {
+        mtplx_error err = {0};
+        size_t count;
+        mtplx_gen_options o = {.depth = 1, .max_tokens = 3, .ignore_stop = true};
+        o.sampling = (mtplx_sampling){.temperature = 1,
+                                      .top_p = 1,
+                                      .repetition_penalty = 1,
+                                      .seed = (uint64_t)t * 0x9e3779b97f4a7c15u + 99};
+        mtplx_seq *seq = mtplx_seq_fork(base, &err);
+        mtplx_gen *g = mtplx_gen_new(seq, &last, 1, &o, &err);
+        do
+            assert_int_equal(mtplx_gen_step(g, &err), MTPLX_OK);
+        while (mtplx_gen_get_stats(g)->generated_tokens < 2);
+        const int32_t *made = mtplx_gen_tokens(g, &count);
+        int cell = other;
+        for (int i = 0; i < other; i++)
+            if (made[0] == a[i / WIDE_TOP] && made[1] == b[i / WIDE_TOP][i % WIDE_TOP])
+                cell = i;
+        have[cell]++;
+        corrections += mtplx_gen_get_stats(g)->corrections;
+        mtplx_gen_free(g);
+        mtplx_seq_free(seq);
+    }
+    double x = chi_square(want, have, n, &dof), tail = chi_square_tail(x, dof);
+    print_message("unfiltered: chi-square %.1f over %d, p %.3g, %.0f %% of drafts corrected\n", x,
+                  dof, tail, 100.0 * (double)corrections / n);
+    assert_true(tail > 1e-7 && corrections > 0);
+}
+
+static void test_unfiltered_law(void **state)
+{
+    (void)state;
+    for (int part = 0; part < 2; part++) {
+        mtplx_load_options o = {.threads = 1, .draft_vocab = part ? 1000 : 0};
+        mtplx_error err = {0};
+        int32_t ids[16];
+        mtplx_row rows[16];
+        mtplx_model *m = load_or_fail(src_path("models/nano"), &o);
+        size_t n = vague_prompt(ids);
+        mtplx_seq *base = mtplx_seq_new(m, &err);
+        for (size_t i = 0; i + 1 < n; i++)
+            rows[i] = (mtplx_row){base, ids[i], false, NULL};
+        assert_int_equal(mtplx_forward(m, rows, n - 1, MTPLX_COMMIT, false, NULL, &err), MTPLX_OK);
+        check_wide(m, base, ids[n - 1]);
+        mtplx_seq_free(base);
+        mtplx_model_free(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_joint_law),
                                        cmocka_unit_test(test_joint_law_of_few_drafts),
+                                       cmocka_unit_test(test_joint_law_of_few_drafts),
+                                       cmocka_unit_test(test_unfiltered_law),
                                        cmocka_unit_test(test_joint_law_adaptive)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
