@@ -192,6 +192,7 @@ static void bench_prompt(mtplx_model *m, const char *name, const int32_t *ids, s
     for (int c = 0; c < count; c++)
         print_config(&configs[c], time[c], seconds(0, strides, 0, 1) / seconds(c, strides, 0, 1),
                      time[0], best, &last[c]);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv)

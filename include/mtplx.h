@@ -280,7 +280,7 @@ typedef struct mtplx_sampling {
 
 /* How the draft depth of a cycle is chosen, between 0 and the depth of the options. Greedy output
  * does not depend on it; sampled output keeps its law, but the tokens of a seed depend on the
- * depths (and so, but for FIXED and STREAK, on measured times). */
+ * depths (and so, but for FIXED, STREAK and POSITION_EMA, on measured times). */
 typedef enum mtplx_depth_policy {
     MTPLX_DEPTH_FIXED = 0, /* always the depth of the options */
     MTPLX_DEPTH_AUTO,      /* the most tokens per measured time; plain decoding where it wins */
@@ -348,8 +348,9 @@ MTPLX_API void mtplx_gen_free(mtplx_gen *gen);
 MTPLX_API mtplx_status mtplx_gen_step(mtplx_gen *gen, mtplx_error *err);
 
 /* The same for several generations of one model: decode cycles share their passes, a prompt chunk
- * has its own; finished ones are skipped. Each gets the tokens it would have got alone. Returns the
- * first failure; the generations that did not fail have advanced, the others are finished. */
+ * has its own; finished ones are skipped. Each gets the tokens it would have got alone (sampled
+ * under an adaptive policy: other tokens of the same law, since depths differ). Returns the first
+ * failure; the generations that did not fail have advanced, the others are finished. */
 MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
 
 /* Tokens of the answer so far; valid until the generation is freed. */

@@ -187,6 +187,10 @@ static void help_environment(struct mx_cli_out *out)
     }
     entry(&b, "MTPLX_HOME", "Where models/nano, the built-in model, is looked for first.",
           HELP_COLUMN + 4);
+    entry(&b, "MTPLX_STATE_DIR",
+          "Where measured speed and acceptance are kept between runs, instead of the user's cache "
+          "directory; off keeps nothing.",
+          HELP_COLUMN + 4);
     entry(&b, "MTPLX_CPU", "Forces an instruction set: ref, generic, avx2, avx512 or neon.",
           HELP_COLUMN + 4);
     entry(&b, "NO_COLOR, MTPLX_NO_COLOR", "Set to anything: plain text.", HELP_COLUMN + 4);

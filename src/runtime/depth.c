@@ -51,25 +51,44 @@ void mx_depth_init(struct mx_depth *d, mtplx_depth_policy policy, int most,
     mx_rules_init(d);
 }
 
-double mx_depth_time(const struct mx_depth_model *m, int k, int peers, size_t context)
+/* Times that a plan is made of, looked up once. */
+struct times {
+    double verify[MTPLX_MAX_DEPTH + 1]; /* by drafts of each generation */
+    double first, next;
+};
+
+static struct times times_of(const struct mx_depth_model *m, int most, int peers, size_t context)
 {
     const struct mx_costs *c = &m->costs;
-    double t = mx_cost(c, MX_COST_VERIFY, peers * (k + 1), context);
-    double first = mx_cost(c, MX_COST_FIRST, peers, context);
-    double next = mx_cost(c, MX_COST_NEXT, peers, context);
-    if (mx_cost_samples(c, MX_COST_NEXT, peers) == 0 && next > first)
-        next = first;                                                /* which did more work */
-    return (t + (k > 0) * first + (k > 1) * (k - 1) * next) / peers; /* the share of one */
+    struct times t = {.first = mx_cost(c, MX_COST_FIRST, peers, context),
+                      .next = mx_cost(c, MX_COST_NEXT, peers, context)};
+    for (int k = 0; k <= most; k++)
+        t.verify[k] = mx_cost(c, MX_COST_VERIFY, peers * (k + 1), context);
+    if (mx_cost_samples(c, MX_COST_NEXT, peers) == 0 && t.next > t.first)
+        t.next = t.first; /* which did more work */
+    return t;
+}
+
+static double time_of(const struct times *t, int k)
+{
+    return t->verify[k] + (k > 0) * t->first + (k > 1) * (k - 1) * t->next;
+}
+
+double mx_depth_time(const struct mx_depth_model *m, int k, int peers, size_t context)
+{
+    struct times t = times_of(m, k, peers, context);
+    return time_of(&t, k) / peers; /* the share of one */
 }
 
 /* ---- auto --------------------------------------------------------------------------------- */
 
-/* Expected rates of all depths. */
-static void rates_of(const struct mx_depth *d, const struct mx_depth_ask *ask, double *rate)
+/* Expected rates of all depths: tokens of the batch per ns. */
+static void rates_of(const struct mx_depth *d, const struct mx_depth_ask *ask,
+                     const struct times *t, double *rate)
 {
     double tokens = 1, reach = 1;
     for (int k = 0; k <= ask->most; k++) {
-        rate[k] = tokens / mx_depth_time(d->model, k, ask->peers, ask->context);
+        rate[k] = ask->peers * tokens / time_of(t, k);
         if (k < ask->most) {
             reach *= mx_accept_p(&d->accept, k);
             tokens += reach;
@@ -150,15 +169,14 @@ static int look(struct mx_depth *d, const struct mx_depth_ask *ask, const double
 }
 
 /* Copying m tokens takes no draft step: E = 1 + p + .. + p^m for a pass of m + 1 rows. */
-static double copy_rate(const struct mx_depth *d, const struct mx_depth_ask *ask, int *length)
+static double copy_rate(const struct mx_depth_ask *ask, const struct times *t, int *length)
 {
     double best = 0, tokens = 1, reach = 1;
     *length = 0;
     for (int m = 1; m <= ask->copy; m++) {
         reach *= ask->copy_p;
         tokens += reach;
-        double t = mx_cost(&d->model->costs, MX_COST_VERIFY, ask->peers * (m + 1), ask->context);
-        double rate = tokens * ask->peers / t;
+        double rate = tokens * ask->peers / t->verify[m];
         if (rate > best) {
             best = rate;
             *length = m;
@@ -170,15 +188,13 @@ static double copy_rate(const struct mx_depth *d, const struct mx_depth_ask *ask
 static struct mx_depth_plan plan_auto(struct mx_depth *d, const struct mx_depth_ask *ask)
 {
     double rate[MTPLX_MAX_DEPTH + 1];
-    int length, asked = -1;
-    rates_of(d, ask, rate);
+    int length, asked = -1, most = ask->copy > ask->most ? ask->copy : ask->most;
+    struct times t = times_of(d->model, most, ask->peers, ask->context);
+    rates_of(d, ask, &t, rate);
     int best = best_depth(d, ask, rate);
-    double copying = copy_rate(d, ask, &length);
+    double copying = copy_rate(ask, &t, &length);
     if (copying > rate[best])
-        return (struct mx_depth_plan){.copy = length,
-                                      .rate = copying,
-                                      .ns = mx_cost(&d->model->costs, MX_COST_VERIFY,
-                                                    ask->peers * (length + 1), ask->context)};
+        return (struct mx_depth_plan){.copy = length, .rate = copying, .ns = t.verify[length]};
     d->last = best;
     asked = warm_up(d, ask);
     if (asked < 0 && best > 0)
@@ -186,11 +202,8 @@ static struct mx_depth_plan plan_auto(struct mx_depth *d, const struct mx_depth_
     if (asked < 0 && best == 0 && ask->most > 0 && d->plain_run >= d->interval)
         asked = 1;
     int k = asked >= 0 ? asked : best;
-    return (struct mx_depth_plan){.depth = k,
-                                  .probe = asked >= 0 && asked != best,
-                                  .rate = rate[best],
-                                  .ns = ask->peers *
-                                        mx_depth_time(d->model, k, ask->peers, ask->context)};
+    return (struct mx_depth_plan){
+        .depth = k, .probe = asked >= 0 && asked != best, .rate = rate[best], .ns = time_of(&t, k)};
 }
 
 /* `p` is what the acceptance of the first draft was taken for before the cycle. */
@@ -236,6 +249,8 @@ void mx_depth_feed(struct mx_depth *d, const struct mx_depth_cycle *c)
 {
     double p = mx_accept_p(&d->accept, 0);
     d->cycles++;
+    if (d->policy == MTPLX_DEPTH_FIXED && !d->model)
+        return;
     for (int i = 0; i < c->tested; i++) {
         mx_accept_feed(&d->accept, i, i < c->accepted);
         if (d->model)

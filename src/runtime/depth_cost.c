@@ -169,15 +169,10 @@ static double surprise(struct mx_surprise *run, double r, double limit)
 /* Slow passes are common, fast ones are not: the lower of two samples, the middle of three. */
 static double early_estimate(const double *first, int n)
 {
-    double low = first[0], mid = first[0];
-    if (n == 2)
-        return fmin(first[0], first[1]);
-    if (n == 3) {
-        double high = fmax(first[0], fmax(first[1], first[2]));
-        low = fmin(first[0], fmin(first[1], first[2]));
-        mid = first[0] + first[1] + first[2] - low - high;
-    }
-    return mid;
+    double low = fmin(first[0], first[n - 1]), high = fmax(first[0], first[n - 1]);
+    if (n < 3)
+        return low;
+    return fmax(low, fmin(high, first[1]));
 }
 
 static void feed_node(struct mx_cost_node *k, double value, double expected, double spread)

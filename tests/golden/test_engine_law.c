@@ -371,7 +371,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_joint_law),
                                        cmocka_unit_test(test_joint_law_of_few_drafts),
-                                       cmocka_unit_test(test_joint_law_of_few_drafts),
                                        cmocka_unit_test(test_unfiltered_law),
                                        cmocka_unit_test(test_joint_law_adaptive)};
     return cmocka_run_group_tests(tests, NULL, NULL);
