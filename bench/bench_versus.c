@@ -282,28 +282,45 @@ static struct quantity *quantity(struct samples *s, const char *name)
             return &s->q[i];
     if (s->n == MAX_NAMES)
         die(name, "is one quantity too many");
-    snprintf(s->q[s->n].name, sizeof s->q[s->n].name, "%s", name);
+    snprintf(s->q[s->n].name, sizeof s->q[s->n].name, "%.31s", name);
     return &s->q[s->n++];
+}
+
+/* "NAME SIDE ROUND VALUE"; false when it is not that. */
+static bool read_sample(struct samples *s, char *line)
+{
+    char *word[4] = {line};
+    for (int i = 1; i < 4; i++) {
+        word[i] = strchr(word[i - 1], ' ');
+        if (!word[i])
+            return false;
+        *word[i]++ = '\0';
+    }
+    char *end_round, *end_value;
+    long round = strtol(word[2], &end_round, 10);
+    double value = strtod(word[3], &end_value);
+    bool ours = strcmp(word[1], "ours") == 0;
+    if (*end_round || *end_value || round < 0 || round >= MX_BENCH_ROUNDS)
+        return false;
+    if (!ours && strcmp(word[1], "peer") != 0)
+        return false;
+    quantity(s, word[0])->value[ours ? OURS : PEER][round] = value;
+    return true;
 }
 
 static void read_samples(struct samples *s, const char *path)
 {
-    char line[1024], name[32], side[8];
-    int round;
-    double value;
+    char line[1024];
     FILE *f = fopen(path, "r");
     if (!f)
         die(path, "cannot be opened");
     while (fgets(line, sizeof line, f)) {
-        char *text = strchr(line + 2, ' ');
         line[strcspn(line, "\n")] = '\0';
-        if (line[0] == '#' && text) {
+        char *text = strncmp(line, "# ", 2) == 0 ? strchr(line + 2, ' ') : NULL;
+        if (text) {
             *text = '\0';
             json_object_set_new(s->facts, line + 2, json_string(text + 1));
-        } else if (sscanf(line, "%31s %7s %d %lf", name, side, &round, &value) == 4 && round >= 0 &&
-                   round < MX_BENCH_ROUNDS) {
-            quantity(s, name)->value[strcmp(side, "ours") == 0][round] = value;
-        } else {
+        } else if (!read_sample(s, line)) {
             die(line, "is not a sample");
         }
     }

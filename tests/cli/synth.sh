@@ -26,8 +26,8 @@ refuses() { # refuses PART OPTIONS...
 
 # acceptance MODEL TOKENS: of the first draft, at depth 1.
 acceptance() {
-    "$MTPLX" bench --quiet --quick --rounds 1 --tokens "$2" --depths 1 --prefill 4 --context 4 --csv - \
-        --prompt-tokens 2 "$work/$1" 2>"$work/err" |
+    "$MTPLX" bench --quiet --quick --rounds 1 --tokens "$2" --depths 1 --prefill 4 --context 4 \
+        --csv - --prompt-tokens 2 "$work/$1" 2>"$work/err" |
         sed -n 's/^depth,1,acceptance_1,\([^,]*\),.*/\1/p'
 }
 
