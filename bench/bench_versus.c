@@ -365,15 +365,27 @@ static bool is_pass(const char *name)
     return strncmp(name, "rows", 4) == 0 || strncmp(name, "verify", 6) == 0;
 }
 
+static void print_number(double v)
+{
+    if (v > 0)
+        printf(" %9.2f", v);
+    else
+        printf(" %9s", "-");
+}
+
 static void print_row(struct samples *s, const struct quantity *q)
 {
-    struct mx_bench_spread peer = side_spread(q, PEER), ours = side_spread(q, OURS),
-                           ratio = ratio_spread(q);
-    printf("%-12s %9.2f %9.2f", q->name, peer.median, ours.median);
+    struct mx_bench_spread ratio = ratio_spread(q);
+    printf("%-12s", q->name);
+    for (int side = PEER; side <= OURS; side++)
+        print_number(side_spread(q, side).median);
     if (ratio.n > 0)
         printf("  %6.2f (%.2f-%.2f)", ratio.median, ratio.low, ratio.high);
-    if (is_pass(q->name))
-        printf("   c: %.2f %.2f", pass_cost(s, q->name, PEER), pass_cost(s, q->name, OURS));
+    if (is_pass(q->name)) {
+        printf("   c(n):");
+        for (int side = PEER; side <= OURS; side++)
+            print_number(pass_cost(s, q->name, side));
+    }
     printf("\n");
 }
 
