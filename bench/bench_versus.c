@@ -5,7 +5,8 @@
  *       answers commands from standard input, one line each:
  *         decode DEPTH FILE   greedy decoding: tokens per second, drafts, accepted drafts; the
  *                             tokens go to FILE as {"tokens": [...]}
- *         rows N last|all     rows per second of an N-row pass, head on the last row or on all
+ *         rows N last|all     rows per second of an N-row pass, head on the last row, or verifying
+ *                             with the head on all
  *         prefill N           prompt tokens per second
  *         streams N DEPTH     tokens per second of N streams together, prefill included
  *   bench_versus get FILE KEY...
@@ -111,7 +112,8 @@ static void decode(struct side *s, int depth, const char *path)
 }
 
 /* Passes on an empty sequence, as llama-bench does them: one that is not timed, then the mean of
- * three. */
+ * three. With the head on all rows it is a verify pass; otherwise one that commits, which also
+ * extends the MTP head's cache. */
 static void time_rows(struct side *s, int n, bool all)
 {
     enum { REPEATS = 3 };
@@ -123,9 +125,9 @@ static void time_rows(struct side *s, int n, bool all)
             rows[i] = (mtplx_row){
                 .seq = seq, .token = s->prompt[i % s->n_prompt], .want_logits = all || i == n - 1};
         mtplx_forward_result result;
+        mtplx_forward_mode mode = all ? MTPLX_VERIFY : MTPLX_COMMIT;
         uint64_t begin = mx_now_ns();
-        must(s, mtplx_forward(s->model, rows, (size_t)n, MTPLX_COMMIT, false, &result, &s->err),
-             "rows");
+        must(s, mtplx_forward(s->model, rows, (size_t)n, mode, false, &result, &s->err), "rows");
         spent += run > 0 ? mx_now_ns() - begin : 0;
         mtplx_seq_free(seq);
     }
@@ -179,7 +181,8 @@ static void obey(struct side *s, char *line)
     if (n == 3 && strcmp(word, "decode") == 0)
         decode(s, to_int(a, 0, MTPLX_MAX_DEPTH), b);
     else if (n == 3 && strcmp(word, "rows") == 0)
-        time_rows(s, to_int(a, 1, MAX_ROWS), strcmp(b, "all") == 0);
+        time_rows(s, to_int(a, 1, strcmp(b, "all") == 0 ? MTPLX_MAX_DEPTH + 1 : MAX_ROWS),
+                  strcmp(b, "all") == 0);
     else if (n == 2 && strcmp(word, "prefill") == 0)
         prefill(s, to_int(a, 1, 1 << 20));
     else if (n == 3 && strcmp(word, "streams") == 0)
