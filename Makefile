@@ -242,7 +242,7 @@ $(FUZZ_BIN): $(BUILD)/%: $(OBJ)/%.o $(LIB_A)
 
 NEEDS_unit := $(UNIT_BIN)
 NEEDS_golden := $(GOLDEN_BIN)
-NEEDS_cli := $(PROGRAM)
+NEEDS_cli := $(PROGRAM) $(SYNTH)
 NEEDS_package := all $(EXAMPLE_BIN)
 RUNS_unit := $(UNIT_BIN)
 RUNS_golden := $(GOLDEN_BIN)

@@ -327,19 +327,25 @@ void synth_encode_row(struct synth_encoder *e, const struct synth_tensor *t, int
         encode_halves(e, t, rms, out);
 }
 
+/* Rows are gathered to this size before they are written. */
+#define WRITE_BYTES ((size_t)1 << 20)
+
 mtplx_status synth_write_tensor(struct synth_encoder *e, const struct synth_tensor *t,
                                 enum synth_part part, FILE *f, const char *path, mtplx_error *err)
 {
     size_t bytes = synth_row_bytes(t, e->mlx, part);
-    uint8_t *row = malloc(bytes);
-    if (!row)
-        return mx_error_nomem(err, "a row", bytes);
+    int64_t together = bytes < WRITE_BYTES ? (int64_t)(WRITE_BYTES / bytes) : 1;
+    uint8_t *rows = malloc((size_t)together * bytes);
+    if (!rows)
+        return mx_error_nomem(err, "rows", (size_t)together * bytes);
     mtplx_status status = MTPLX_OK;
-    for (int64_t i = 0; i < t->rows && status == MTPLX_OK; i++) {
-        synth_encode_row(e, t, i, part, row);
-        if (fwrite(row, 1, bytes, f) != bytes)
+    for (int64_t i = 0; i < t->rows && status == MTPLX_OK; i += together) {
+        int64_t n = t->rows - i < together ? t->rows - i : together;
+        for (int64_t j = 0; j < n; j++)
+            synth_encode_row(e, t, i + j, part, rows + (size_t)j * bytes);
+        if (fwrite(rows, bytes, (size_t)n, f) != (size_t)n)
             status = mx_error(err, MTPLX_ERR_IO, "%s: cannot write; is the disk full?", path);
     }
-    free(row);
+    free(rows);
     return status;
 }

@@ -45,8 +45,6 @@ FILE *synth_open(const char *path, mtplx_error *err)
     FILE *f = name ? fopen(name, "wb") : NULL;
     if (!f)
         mx_error(err, MTPLX_ERR_IO, "%s.part: cannot create: %s", path, strerror(errno));
-    else
-        setvbuf(f, NULL, _IOFBF, 4u << 20);
     free(name);
     return f;
 }

@@ -28,7 +28,7 @@ run bench $quick --json "$work/report.json"
 check '--json FILE keeps the table' succeeds 'Plain decoding'
 check 'and writes the file' grep -q '"two_streams_plain"' "$work/report.json"
 
-for list in 9 3..1 1,1 2,1 '' 1, 1..x -1 1...2 99999999999999999999; do
+for list in 9 3..1 1,1 2,1 '' '1,' 1..x -1 1...2 99999999999999999999; do
     run bench --depths="$list"
     check "--depths '$list' is refused" fails_with 2 '--depths'
 done
