@@ -182,8 +182,8 @@ static void build_batch(const struct call *c, size_t at, size_t count, struct mx
             .rows = (int)k,
             .kv_len = s->kv.len,
             .kv_blocks = s->kv.blocks,
-            .rec_in = s->rec[s->cur],
-            .rec_out = verify ? s->rec[1 - s->cur] : s->rec[s->cur],
+            .rec_in = s->rec,
+            .rec_out = verify ? NULL : s->rec,
             .tape = verify ? s->tape : NULL,
         };
     }
@@ -299,10 +299,8 @@ mtplx_status mx_seq_commit(mtplx_seq *s, size_t keep, mtplx_error *err)
     if (keep > (size_t)s->pending)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "cannot keep %zu of %d pending rows", keep,
                         s->pending);
-    if (s->rec[0] && keep == (size_t)s->pending && keep > 0)
-        s->cur = 1 - s->cur;
-    else if (s->rec[0] && keep > 0)
-        d->ops->gated_delta_commit(d, &m->geometry.gdn, s->rec[s->cur], s->tape, (int)keep);
+    if (s->rec && keep > 0)
+        d->ops->gated_delta_commit(d, &m->geometry.gdn, s->rec, s->tape, (int)keep);
     if (keep > 0) {
         s->next_pos = s->pending_next[keep - 1];
         mx_history_commit(s, s->pending_tokens, s->pending_hidden, keep);

@@ -56,14 +56,12 @@ mtplx_status mx_seq_need_verify(mtplx_seq *s, mtplx_error *err)
 {
     mtplx_model *m = s->model;
     size_t slab = mx_seq_slab_floats(m), hidden = (size_t)m->geometry.hidden;
-    if (slab && !s->rec[1 - s->cur])
-        s->rec[1 - s->cur] = floats(m, slab);
     if (slab && !s->tape)
         s->tape = floats(m, mx_seq_tape_floats(m));
     if (!s->pending_hidden)
         s->pending_hidden = floats(m, MX_MAX_PENDING * hidden);
-    if ((slab && (!s->rec[1 - s->cur] || !s->tape)) || !s->pending_hidden)
-        return mx_error_nomem(err, "the verify state", slab * sizeof(float));
+    if ((slab && !s->tape) || !s->pending_hidden)
+        return mx_error_nomem(err, "the verify state", mx_seq_tape_floats(m) * sizeof(float));
     return MTPLX_OK;
 }
 
@@ -77,12 +75,12 @@ mtplx_seq *mtplx_seq_new(mtplx_model *m, mtplx_error *err)
     }
     s->model = m;
     if (slab)
-        s->rec[0] = floats(m, slab);
+        s->rec = floats(m, slab);
     if (m->geometry.has_mtp) {
         s->lag = floats(m, MX_MAX_LAG * hidden);
         s->draft_hidden = floats(m, hidden);
     }
-    if ((slab && !s->rec[0]) || (m->geometry.has_mtp && (!s->lag || !s->draft_hidden))) {
+    if ((slab && !s->rec) || (m->geometry.has_mtp && (!s->lag || !s->draft_hidden))) {
         mx_error_nomem(err, "a sequence's state", (slab + hidden) * sizeof(float));
         mtplx_seq_free(s);
         return NULL;
@@ -95,8 +93,7 @@ void mtplx_seq_free(mtplx_seq *s)
     if (!s)
         return;
     mtplx_model *m = s->model;
-    float *const owned[] = {s->rec[0], s->rec[1],         s->tape,
-                            s->lag,    s->pending_hidden, s->draft_hidden};
+    float *const owned[] = {s->rec, s->tape, s->lag, s->pending_hidden, s->draft_hidden};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         if (owned[i])
             m->device->ops->free(m->device, owned[i]);
@@ -130,7 +127,7 @@ void mtplx_seq_reset(mtplx_seq *s)
         float zeros[4096] = {0};
         for (size_t done = 0; done < slab; done += 4096) {
             size_t n = slab - done < 4096 ? slab - done : 4096;
-            m->device->ops->upload(m->device, s->rec[s->cur] + done, zeros, n * sizeof *zeros);
+            m->device->ops->upload(m->device, s->rec + done, zeros, n * sizeof *zeros);
         }
     }
     s->n_tokens = 0;
@@ -169,7 +166,7 @@ static mtplx_status fork_into(mtplx_seq *to, const mtplx_seq *from, mtplx_error 
     to->cap_tokens = from->n_tokens + 1;
     to->next_pos = from->next_pos;
     if (slab)
-        ops->copy(m->device, to->rec[0], from->rec[from->cur], slab * sizeof(float));
+        ops->copy(m->device, to->rec, from->rec, slab * sizeof(float));
     if (from->n_lag)
         ops->copy(m->device, to->lag, from->lag, (size_t)from->n_lag * hidden * sizeof(float));
     to->n_lag = from->n_lag;

@@ -3,8 +3,8 @@
  * Invariants
  *   Q1  kv.len == n_tokens: the trunk's KV cache holds exactly the committed tokens; pending rows
  *       lie behind it and are forgotten by not counting them.
- *   Q2  rec[cur] is the recurrent state after the committed tokens. A verify pass writes
- *       rec[1 - cur] and the tape; a commit swaps, or replays the tape onto rec[cur].
+ *   Q2  rec is the recurrent state after the committed tokens. A verify pass leaves it alone and
+ *       writes the tape; a commit replays the tape onto it.
  *   Q3  The MTP cache entry of token i (i >= 1) pairs it with the trunk hidden of token i - 1.
  *       mtp.len entries stand for tokens 1 .. mtp.len.
  *   Q4  lag holds the trunk hiddens of tokens mtp.len .. n_tokens - 1 (rows lag[0 .. n_lag)), the
@@ -29,8 +29,7 @@ struct mtplx_seq {
     int32_t next_pos; /* text position of the next token */
 
     struct mx_kv_cache kv, mtp;
-    float *rec[2]; /* recurrent slabs, NULL without recurrent layers; rec[1] made on demand */
-    int cur;
+    float *rec; /* recurrent slab, NULL without recurrent layers */
     float *tape;
 
     /* A verify pass waiting for its commit. */
@@ -55,7 +54,7 @@ mtplx_status mx_kv_reserve(mtplx_model *m, struct mx_kv_cache *c, const struct m
 size_t mx_seq_slab_floats(const mtplx_model *m);
 size_t mx_seq_tape_floats(const mtplx_model *m);
 
-/* Makes rec[1], tape and pending_hidden exist (first verify pass). */
+/* Makes tape and pending_hidden exist (first verify pass). */
 mtplx_status mx_seq_need_verify(mtplx_seq *s, mtplx_error *err);
 
 #endif

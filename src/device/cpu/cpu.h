@@ -36,9 +36,9 @@ void mx_cpu_weight_unbind(struct mx_device *d, struct mx_weight *w);
 /* Room for the activations of `rows` rows of the widest bound weight; grows only. */
 mtplx_status mx_cpu_reserve_acts(struct mx_cpu *cpu, int rows, mtplx_error *err);
 
-/* Floats of scratch per thread; ops lay their own structures over it and never nest. Pages that no
- * op needs are never touched. */
-#define MX_CPU_SCRATCH (256 * 1024)
+/* Floats of scratch per thread; ops lay their own structures over it and never nest. The largest
+ * use is a recurrent state of MX_GDN_MAX_DIM squared; pages that no op needs are never touched. */
+#define MX_CPU_SCRATCH (1152 * 1024)
 
 static inline float *mx_cpu_scratch(struct mx_cpu *cpu, int thread)
 {

@@ -6,8 +6,10 @@
  * by row, for prefill, decode and verify alike: nothing depends on how rows were cut.
  *
  * Key heads shared by several value heads are prepared once per value head, which keeps tasks
- * independent. Conv tails are written in a second pass, because every task reads the old tail and
- * rec_out may be rec_in. */
+ * independent. A verify pass keeps no state (rec_out NULL): its states live in scratch, which stays
+ * in the cache, and a commit replays the tape. That reads the state once more than swapping two
+ * slabs would when every draft is accepted, and writes it once less when not. Conv tails are
+ * written in a second pass, because every task reads the old tail and rec_out may be rec_in. */
 #include "device/common.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
@@ -20,7 +22,8 @@
 #define MAX_TAPS 16
 #define L2_EPS 1e-6f
 
-_Static_assert(MAX_ROWS * 3 * MX_GDN_MAX_DIM <= MX_CPU_SCRATCH, "rows of one head fit the scratch");
+_Static_assert((MAX_ROWS * 3 + MX_GDN_MAX_DIM) * MX_GDN_MAX_DIM <= MX_CPU_SCRATCH,
+               "rows and state of one head fit the scratch");
 
 struct gdn_job {
     struct mx_cpu *cpu;
@@ -107,13 +110,15 @@ static void scan_head(void *arg, int task, int thread)
     int64_t at =
         a->layer * mx_gdn_layer_floats(l) + mx_gdn_conv_floats(l) + (int64_t)h * l->dk * l->dv;
     int64_t ldy = (int64_t)l->value_heads * l->dv;
+    const float *in = s->rec_in + at;
+    float *out = s->rec_out ? s->rec_out + at : hr.v + MAX_ROWS * l->dv;
     for (int t = 0; t < s->rows; t += MAX_ROWS) {
         int rows = s->rows - t < MAX_ROWS ? s->rows - t : MAX_ROWS;
         for (int i = 0; i < rows; i++)
             prepare_row(job, s, t + i, i, &hr);
         float *y = a->y + (s->row0 + t) * ldy + (int64_t)h * l->dv;
-        k->scan((t == 0 ? s->rec_in : s->rec_out) + at, s->rec_out + at, l->dk, l->dv, rows, hr.q,
-                hr.k, hr.v, hr.alpha, hr.beta, y, ldy);
+        k->scan(t == 0 ? in : out, out, l->dk, l->dv, rows, hr.q, hr.k, hr.v, hr.alpha, hr.beta, y,
+                ldy);
         for (int i = 0; i < rows; i++) {
             const float *z = a->z + (s->row0 + t + i) * a->ldz + (int64_t)h * l->dv;
             k->gated_norm(y + i * ldy, a->norm, a->eps, z, l->dv);
@@ -144,7 +149,8 @@ static void finish_segment(void *arg, int task, int thread)
     const struct mx_seg *s = &a->batch->segs[task];
     int64_t dim = mx_gdn_conv_dim(l), at = a->layer * mx_gdn_layer_floats(l);
     const float *x = a->qkv + s->row0 * a->ldqkv;
-    shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
+    if (s->rec_out)
+        shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
     for (int t = 0; s->tape && t < s->rows; t++)
         memcpy(mx_gdn_tape_at(l, s->tape, a->layer, t).inputs, x + t * a->ldqkv,
                (size_t)dim * sizeof *x);

@@ -121,6 +121,7 @@ static void ref_close(struct mx_device *d)
 {
     struct mx_ref *ref = (struct mx_ref *)d;
     mx_pool_free(ref->pool);
+    mx_host_free(d, ref->states);
     free(ref);
 }
 
@@ -164,5 +165,12 @@ struct mx_device *mx_ref_open(int threads, mtplx_error *err)
     ref->base.name = "ref";
     ref->base.kv_dtype = MX_F32;
     ref->base.threads = mx_pool_threads(ref->pool);
+    size_t bytes = (size_t)ref->base.threads * MX_REF_STATE * sizeof *ref->states;
+    ref->states = mx_host_alloc(&ref->base, bytes);
+    if (!ref->states) {
+        mx_error_nomem(err, "reference device", bytes);
+        ref_close(&ref->base);
+        return NULL;
+    }
     return &ref->base;
 }

@@ -5,9 +5,13 @@
 #include "base/threads.h"
 #include "device/device.h"
 
+/* Floats of the largest recurrent state of a head. */
+#define MX_REF_STATE ((int64_t)MX_GDN_MAX_DIM * MX_GDN_MAX_DIM)
+
 struct mx_ref {
     struct mx_device base;
     struct mx_pool *pool;
+    float *states; /* [threads][MX_REF_STATE], touched by passes that keep no state */
 };
 
 struct mx_device *mx_ref_open(int threads, mtplx_error *err);

@@ -119,19 +119,25 @@ static void head_row(const struct mx_gdn *a, const struct mx_seg *s, int t, int 
     gated_norm(a, y, a->z + r * a->ldz + (int64_t)h * dv, y);
 }
 
+struct scan_job {
+    struct mx_ref *ref;
+    const struct mx_gdn *a;
+};
+
 static void scan_head(void *arg, int task, int thread)
 {
-    const struct mx_gdn *a = arg;
-    (void)thread;
+    const struct scan_job *job = arg;
+    const struct mx_gdn *a = job->a;
     const struct mx_gdn_layout *l = a->layout;
     const struct mx_seg *s = &a->batch->segs[task / l->value_heads];
     int h = task % l->value_heads;
     int64_t at =
         a->layer * mx_gdn_layer_floats(l) + mx_gdn_conv_floats(l) + (int64_t)h * l->dk * l->dv;
     const float *state = s->rec_in + at;
+    float *out = s->rec_out ? s->rec_out + at : job->ref->states + thread * MX_REF_STATE;
     for (int t = 0; t < s->rows; t++) {
-        head_row(a, s, t, h, state, s->rec_out + at);
-        state = s->rec_out + at;
+        head_row(a, s, t, h, state, out);
+        state = out;
     }
 }
 
@@ -156,7 +162,8 @@ static void finish_segment(void *arg, int task, int thread)
     const struct mx_seg *s = &a->batch->segs[task];
     int64_t dim = mx_gdn_conv_dim(l), at = a->layer * mx_gdn_layer_floats(l);
     const float *x = a->qkv + s->row0 * a->ldqkv;
-    shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
+    if (s->rec_out)
+        shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
     for (int t = 0; s->tape && t < s->rows; t++)
         memcpy(mx_gdn_tape_at(l, s->tape, a->layer, t).inputs, x + t * a->ldqkv,
                (size_t)dim * sizeof *x);
@@ -166,7 +173,8 @@ void mx_ref_gated_delta(struct mx_device *d, const struct mx_gdn *a)
 {
     struct mx_ref *ref = (struct mx_ref *)d;
     assert(a->layout->dk <= MAX_DIM && a->layout->dv <= MAX_DIM);
-    mx_pool_run(ref->pool, scan_head, (void *)a, a->batch->n_segs * a->layout->value_heads);
+    struct scan_job job = {ref, a};
+    mx_pool_run(ref->pool, scan_head, &job, a->batch->n_segs * a->layout->value_heads);
     mx_pool_run(ref->pool, finish_segment, (void *)a, a->batch->n_segs);
 }
 
