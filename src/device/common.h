@@ -7,6 +7,9 @@
 
 /* Zeroed memory aligned to 64 bytes; NULL when there is none. Pages are touched on demand. */
 void *mx_host_alloc(struct mx_device *d, size_t bytes);
+/* Asks for huge pages where a range is large enough for them: with 4 KB pages, address translation
+ * and not memory sets the speed of what streams through it. */
+void mx_host_huge(void *p, size_t bytes);
 void mx_host_free(struct mx_device *d, void *p);
 /* upload, download and copy are all a memmove here. */
 void mx_host_copy(struct mx_device *d, void *dst, const void *src, size_t bytes);

@@ -12,10 +12,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- Memory ------------------------------------------------------------------------------- */
 
 #define HOST_ALIGN 64u
+#define HUGE_PAGE ((size_t)2 << 20)
+
+void mx_host_huge(void *p, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)p + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)p + bytes) / page * page;
+    if (bytes >= HUGE_PAGE && end > first)
+        madvise((void *)first, end - first, MADV_HUGEPAGE); /* a wish: small pages work too */
+#else
+    (void)p, (void)bytes;
+#endif
+}
 
 void *mx_host_alloc(struct mx_device *d, size_t bytes)
 {
@@ -29,6 +45,7 @@ void *mx_host_alloc(struct mx_device *d, size_t bytes)
     uintptr_t at = ((uintptr_t)raw + 2 * HOST_ALIGN - 1) & ~(uintptr_t)(HOST_ALIGN - 1);
     char *p = raw + (at - (uintptr_t)raw);
     memcpy(p - sizeof raw, &raw, sizeof raw);
+    mx_host_huge(raw, bytes);
     return p;
 }
 
@@ -141,7 +158,6 @@ static bool has_f16c(void)
 
 #if defined(__linux__)
 #include <sys/syscall.h>
-#include <unistd.h>
 
 /* Tiles are 8 KB of registers that a process has to ask the kernel for. */
 static bool has_amx(void)

@@ -15,7 +15,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define HUGE_PAGE ((size_t)2 << 20)
 #define SMALL_DENSE ((size_t)1 << 20) /* smaller dense weights stay where they are */
 #define BIND_ROWS 16                  /* activations every bound weight has room for */
 
@@ -27,10 +26,7 @@ static void *weight_alloc(size_t bytes)
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-#ifdef MADV_HUGEPAGE
-    if (bytes >= HUGE_PAGE)
-        madvise(p, bytes, MADV_HUGEPAGE); /* a wish: small pages work too */
-#endif
+    mx_host_huge(p, bytes);
     return p;
 }
 
