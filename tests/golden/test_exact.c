@@ -367,6 +367,48 @@ static void test_threads_and_reset(void **state)
     }
 }
 
+/* Logits of a verify block behind a context of several attention spans: threads that share the
+ * spans out give the bits of one thread that takes them all, and rows alone those of the block. */
+static void test_long_context_threads(void **state)
+{
+    (void)state;
+    enum { CONTEXT = 1500, BLOCK = 5 };
+    static const int threads[] = {1, 3, 8};
+    size_t vocab = 0, bytes = 0;
+    float *want = NULL;
+    for (int i = 0; i < 4; i++) {
+        mtplx_load_options o = {.device = "cpu", .threads = threads[i % 3]};
+        mtplx_model *m = load_or_fail(src_path("models/nano"), &o);
+        mtplx_seq *s = mtplx_seq_new(m, NULL);
+        mtplx_row rows[CONTEXT];
+        mtplx_forward_result r;
+        vocab = (size_t)mtplx_model_get_info(m)->vocab_size;
+        bytes = vocab * sizeof *want;
+        for (int j = 0; j < CONTEXT; j++)
+            rows[j] = (mtplx_row){s, 300 + j * 7 % 500, false, NULL};
+        assert_int_equal(mtplx_forward(m, rows, CONTEXT, MTPLX_COMMIT, false, &r, NULL), MTPLX_OK);
+        for (int j = 0; j < BLOCK; j++)
+            rows[j].want_logits = true;
+        if (i == 0)
+            want = malloc(BLOCK * bytes);
+        if (i < 3) {
+            assert_int_equal(mtplx_forward(m, rows, BLOCK, MTPLX_VERIFY, false, &r, NULL),
+                             MTPLX_OK);
+            if (i == 0)
+                memcpy(want, r.logits, BLOCK * bytes);
+            assert_memory_equal(want, r.logits, BLOCK * bytes);
+        }
+        for (int j = 0; j < BLOCK && i == 3; j++) {
+            assert_int_equal(mtplx_forward(m, rows + j, 1, MTPLX_COMMIT, false, &r, NULL),
+                             MTPLX_OK);
+            assert_memory_equal(want + (size_t)j * vocab, r.logits, bytes);
+        }
+        mtplx_seq_free(s);
+        mtplx_model_free(m);
+    }
+    free(want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_many_generations),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_threads_and_reset),
+        cmocka_unit_test(test_long_context_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

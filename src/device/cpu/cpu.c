@@ -129,6 +129,7 @@ static void cpu_close(struct mx_device *d)
     mx_pool_free(cpu->pool);
     mx_host_free(d, cpu->scratch);
     mx_host_free(d, cpu->acts);
+    mx_host_free(d, cpu->spans);
     free(cpu);
 }
 
@@ -177,7 +178,8 @@ struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, const struct
     cpu->q8 = q8;
     size_t bytes = (size_t)cpu->base.threads * MX_CPU_SCRATCH * sizeof(float);
     cpu->scratch = mx_host_alloc(&cpu->base, bytes);
-    if (!cpu->scratch) {
+    cpu->spans = mx_host_alloc(&cpu->base, MX_CPU_SPAN_FLOATS * sizeof(float));
+    if (!cpu->scratch || !cpu->spans) {
         mx_error_nomem(err, "scratch of the cpu device", bytes);
         cpu_close(&cpu->base);
         return NULL;

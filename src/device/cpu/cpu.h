@@ -14,6 +14,7 @@ struct mx_cpu {
     const struct mx_q8_kernels *q8; /* NULL: the fast profile is the exact one */
     struct mx_pool *pool;
     float *scratch; /* [threads][MX_CPU_SCRATCH] */
+    float *spans;   /* [MX_CPU_SPAN_FLOATS]: partial sums of an attention shared out by spans */
 
     /* int8 activations of one product group, blocks of 64 inputs. */
     struct mx_q8_block *acts;
@@ -39,6 +40,9 @@ mtplx_status mx_cpu_reserve_acts(struct mx_cpu *cpu, int rows, mtplx_error *err)
 /* Floats of scratch per thread; ops lay their own structures over it and never nest. The largest
  * use is a recurrent state of MX_GDN_MAX_DIM squared; pages that no op needs are never touched. */
 #define MX_CPU_SCRATCH (1152 * 1024)
+
+/* Enough for a verify block of the largest models; more rows are not shared out. */
+#define MX_CPU_SPAN_FLOATS (4 * 1024 * 1024)
 
 static inline float *mx_cpu_scratch(struct mx_cpu *cpu, int thread)
 {
