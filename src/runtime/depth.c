@@ -230,7 +230,7 @@ static void feed_auto(struct mx_depth *d, const struct mx_depth_cycle *c, double
  * copies is a function of the tokens alone: the same seed gives the same answer.) */
 static struct mx_depth_plan plan_simple(struct mx_depth *d, const struct mx_depth_ask *ask)
 {
-    if (ask->copy > 0 && (ask->sure || ask->most == 0))
+    if (ask->copy > 0 && ask->sure)
         return (struct mx_depth_plan){.copy = ask->copy};
     int depth = d->policy == MTPLX_DEPTH_FIXED ? d->most : mx_rules_next(d, ask);
     return (struct mx_depth_plan){.depth = depth < ask->most ? depth : ask->most};
