@@ -295,7 +295,8 @@ typedef struct mtplx_gen_options {
     int depth;                 /* draft depth 0..MTPLX_MAX_DEPTH; 0 decodes plainly */
     mtplx_depth_policy policy; /* `depth` is the largest one for all but FIXED */
     bool context_copy; /* also draft by copying what followed earlier occurrences of the last tokens
-                          in the sequence; needs no MTP head */
+                          in the sequence, at any depth and without an MTP head too; AUTO weighs it
+                          against drafting, the other policies copy behind long matches */
     int max_tokens;    /* at most this many new tokens; 0: until the context window is full */
     bool ignore_stop;  /* do not end at stop tokens (benchmarks) */
     const volatile int *cancel; /* polled between chunks and cycles; non-zero ends with CANCELLED */

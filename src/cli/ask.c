@@ -112,7 +112,7 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                   .kind = MX_CLI_CHOICE,
                   .choices = "on off",
                   .env = "MTPLX_CONTEXT_COPY",
-                  .fallback = "on",
+                  .fallback = "on, but with --depth 0 off",
                   .help = "Also draft by copying what followed earlier occurrences of the last "
                           "tokens in prompt and answer."},
     [ASK_MTP] = {.name = "mtp",
@@ -370,7 +370,9 @@ static void set_depth(const struct ask *a, mtplx_gen_options *o)
     for (size_t i = 0; given(a, ASK_DEPTH_POLICY) && i < sizeof policies / sizeof *policies; i++)
         if (strcmp(v[ASK_DEPTH_POLICY].text, policies[i].name) == 0)
             o->policy = policies[i].policy;
-    o->context_copy = !given(a, ASK_COPY) || strcmp(v[ASK_COPY].text, "on") == 0;
+    /* --depth 0 alone means plain decoding. */
+    o->context_copy =
+        given(a, ASK_COPY) ? strcmp(v[ASK_COPY].text, "on") == 0 : !(number && o->depth == 0);
     if (!mtplx_model_get_info(a->model)->has_mtp)
         explain_no_mtp(a);
 }

@@ -8,7 +8,8 @@
  *             anything is believed.
  *   probe     At depth 0 nothing tells whether drafting would pay again. A cycle of depth 1 asks,
  *             after 8 plain ones, then 16, ... up to an interval at which it costs PROBE_SHARE of
- *             the time; an accepted one that was not expected halves it.
+ *             the time; an accepted one that brings drafting near to paying
+ *             halves it.
  *   look      At other depths, each LOOK_EVERY cycles one goes to a neighbouring depth whose rate
  *             is expected to be close, which keeps the times and deep acceptances in between fresh.
  *
@@ -206,8 +207,15 @@ static struct mx_depth_plan plan_auto(struct mx_depth *d, const struct mx_depth_
         .depth = k, .probe = asked >= 0 && asked != best, .rate = rate[best], .ns = time_of(&t, k)};
 }
 
-/* `p` is what the acceptance of the first draft was taken for before the cycle. */
-static void feed_auto(struct mx_depth *d, const struct mx_depth_cycle *c, double p)
+/* Whether depth 1 is thought to be nearly worth its time. */
+static bool nearly_pays(const struct mx_depth *d)
+{
+    double plain = mx_depth_time(d->model, 0, d->ask.peers, d->ask.context);
+    double drafted = mx_depth_time(d->model, 1, d->ask.peers, d->ask.context);
+    return (1 + mx_accept_p(&d->accept, 0)) * plain > CLOSE * drafted;
+}
+
+static void feed_auto(struct mx_depth *d, const struct mx_depth_cycle *c)
 {
     if (c->planned == 0) {
         d->plain_run += c->copied == 0;
@@ -216,7 +224,7 @@ static void feed_auto(struct mx_depth *d, const struct mx_depth_cycle *c, double
     d->plain_run = 0;
     if (!c->probe || d->last > 0) {
         d->interval = FIRST_INTERVAL;
-    } else if (c->accepted > 0 && p < 0.5) { /* news: ask again sooner */
+    } else if (c->accepted > 0 && nearly_pays(d)) {
         d->interval = d->interval > FIRST_INTERVAL ? d->interval / 2 : FIRST_INTERVAL / 2;
     } else {
         uint64_t most = longest_interval(d, &d->ask);
@@ -230,7 +238,7 @@ static void feed_auto(struct mx_depth *d, const struct mx_depth_cycle *c, double
  * copies is a function of the tokens alone: the same seed gives the same answer.) */
 static struct mx_depth_plan plan_simple(struct mx_depth *d, const struct mx_depth_ask *ask)
 {
-    if (ask->copy > 0 && (ask->sure || ask->most == 0))
+    if (ask->copy > 0 && ask->sure)
         return (struct mx_depth_plan){.copy = ask->copy};
     int depth = d->policy == MTPLX_DEPTH_FIXED ? d->most : mx_rules_next(d, ask);
     return (struct mx_depth_plan){.depth = depth < ask->most ? depth : ask->most};
@@ -247,7 +255,6 @@ struct mx_depth_plan mx_depth_next(struct mx_depth *d, const struct mx_depth_ask
 
 void mx_depth_feed(struct mx_depth *d, const struct mx_depth_cycle *c)
 {
-    double p = mx_accept_p(&d->accept, 0);
     d->cycles++;
     if (d->policy == MTPLX_DEPTH_FIXED && !d->model)
         return;
@@ -263,7 +270,7 @@ void mx_depth_feed(struct mx_depth *d, const struct mx_depth_cycle *c)
         d->model->changed = true;
     }
     if (d->policy == MTPLX_DEPTH_AUTO)
-        feed_auto(d, c, p);
+        feed_auto(d, c);
     else if (d->policy != MTPLX_DEPTH_FIXED)
         mx_rules_feed(d, c);
 }

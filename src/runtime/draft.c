@@ -1,7 +1,7 @@
 /* Drafting: one MTP step for several sequences in one pass.
  *
  * The first step since a commit also appends the lag (accepted tokens of the last cycle with their
- * true hiddens), so history costs no pass of its own. */
+ * true hiddens), so history costs no pass of its own unless the lag is long. */
 #include "runtime/forward.h"
 #include "runtime/history.h"
 
@@ -152,6 +152,8 @@ mtplx_status mx_draft(mtplx_model *m, mtplx_seq *const *seqs, const int32_t *tok
     mtplx_status st = check_seqs(m, seqs, tokens, n, err);
     if (st != MTPLX_OK || (st = reserve_step(m, seqs, n, want, err)) != MTPLX_OK)
         return st;
+    for (size_t i = 0; i < n; i++)
+        mx_history_flush(seqs[i]);
     for (size_t i = 0, k; i < n; i += k) {
         size_t rows = 0;
         for (k = 0; i + k < n && rows + step_rows(seqs[i + k]) <= max; k++)

@@ -83,6 +83,18 @@ static void append_now(mtplx_seq *s, const float *hidden, size_t n)
     s->n_lag = 1;
 }
 
+void mx_history_flush(mtplx_seq *s)
+{
+    mtplx_model *m = s->model;
+    size_t dim = (size_t)m->geometry.hidden, count = (size_t)s->n_lag - 1;
+    if (s->n_drafts > 0 || s->n_lag <= MX_LONG_LAG)
+        return;
+    mx_mtp_run(s, s->mtp.len, s->tokens + s->mtp.len + 1, s->lag, count, NULL);
+    s->mtp.len += (int64_t)count;
+    m->device->ops->copy(m->device, s->lag, s->lag + count * dim, dim * sizeof(float));
+    s->n_lag = 1;
+}
+
 void mx_history_commit(mtplx_seq *s, const int32_t *tokens, const float *hidden, size_t n)
 {
     mtplx_model *m = s->model;

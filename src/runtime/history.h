@@ -21,6 +21,14 @@ mtplx_status mx_history_reserve(mtplx_model *m, size_t rows, mtplx_error *err);
  * long run are appended now. Room was reserved by the caller. */
 void mx_history_commit(mtplx_seq *s, const int32_t *tokens, const float *hidden, size_t n);
 
+/* A lag that is longer than this is appended in a pass of its own, keys and values only, before a
+ * draft step: in the step's pass every row would go through the whole layer. Up to there one pass
+ * over the weights is the cheaper way. */
+enum { MX_LONG_LAG = 6 };
+
+/* Appends a long lag, all but its last row. The MTP cache and mtp_batch have the room. */
+void mx_history_flush(mtplx_seq *s);
+
 /* Runs the MTP head over `n` rows of one sequence, entries `at` .. at+n-1 of its cache. */
 void mx_mtp_run(mtplx_seq *s, int64_t at, const int32_t *tokens, const float *hidden, size_t n,
                 float *hidden_out);

@@ -136,7 +136,7 @@ static void check_greedy(const mtplx_load_options *load, int prompts)
                   (unsigned long long)sum.probes);
     for (int d = 0; d <= MTPLX_MAX_DEPTH && !load->no_mtp; d++)
         assert_true(sum.depths[d] > 0);
-    assert_true(sum.copy_accepted > 0 && sum.copy_accepted < sum.copy_tested);
+    assert_true(SLOW_BUILD || (sum.copy_accepted > 0 && sum.copy_accepted < sum.copy_tested));
     assert_true(load->no_mtp || sum.probes > 0);
     mtplx_model_free(m);
 }
@@ -150,7 +150,7 @@ static void test_greedy(void **state)
 static void test_greedy_without_mtp(void **state)
 {
     (void)state;
-    check_greedy(&(mtplx_load_options){.threads = 1, .no_mtp = true}, 5);
+    check_greedy(&(mtplx_load_options){.threads = 1, .no_mtp = true}, SLOW_BUILD ? 2 : 5);
 }
 
 /* ---- Batches ------------------------------------------------------------------------------ */
