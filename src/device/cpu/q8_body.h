@@ -60,7 +60,7 @@ ALWAYS void block_rows(struct q8_shape sh, bool bf16, const uint8_t *p, int lane
 }
 
 /* Asks for the lines of the block that comes AHEAD bytes later. */
-#define AHEAD 2048
+#define AHEAD 8192
 ALWAYS void fetch_block(const uint8_t *p, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64)
