@@ -161,7 +161,7 @@ struct mx_gdn {
     int64_t ldz;
     const float *b, *a; /* [n][ldba]: Hv each */
     int64_t ldba;
-    const float *conv;      /* [conv_dim][kernel], device memory; last tap = current row */
+    const float *conv;      /* [kernel][conv_dim], device memory; last tap = current row */
     const float *neg_exp_a; /* [Hv]: -exp(A_log) */
     const float *dt_bias;   /* [Hv] */
     const float *norm;      /* [dv] plain weight */

@@ -205,7 +205,7 @@ static mtplx_status load_conv(struct mx_loader *l, const char *prefix, const cha
                         "%s: tensor '%s' is not [%lld, 1, %lld] or [%lld, %lld, 1] as config.json "
                         "implies",
                         t->file, t->name, (long long)c, (long long)k, (long long)c, (long long)k);
-    return mx_load_floats(l, t, c * k, 0, NULL, out, err);
+    return mx_load_floats(l, t, c * k, k, 0, NULL, out, err);
 }
 
 static mtplx_status load_a_log(struct mx_loader *l, const char *prefix, const char *name,
@@ -216,7 +216,7 @@ static mtplx_status load_a_log(struct mx_loader *l, const char *prefix, const ch
         return mx_error(err, MTPLX_ERR_FORMAT, "%s: tensor '%s%s' is missing or not [%lld]",
                         mx_checkpoint_dir(l->ck), prefix, name, (long long)heads);
     bool done = mx_checkpoint_export(l->ck).neg_exp_a;
-    return mx_load_floats(l, t, heads, 0, done ? NULL : negate_exp, out, err);
+    return mx_load_floats(l, t, heads, 0, 0, done ? NULL : negate_exp, out, err);
 }
 
 mtplx_status mx_gdn_load(struct mx_loader *l, const char *prefix, const char *module, int hidden,

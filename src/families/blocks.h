@@ -53,7 +53,7 @@ mtplx_status mx_rope_load(struct mx_loader *l, double theta, int n_freq, const i
 
 struct mx_gdn_block {
     struct mx_linear qkv, z, b, a, out;
-    float *conv;      /* [conv_dim][kernel] */
+    float *conv;      /* [kernel][conv_dim] */
     float *neg_exp_a; /* [value heads] */
     float *dt_bias;   /* [value heads] */
     float *norm;      /* [dv] */

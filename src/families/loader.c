@@ -392,16 +392,18 @@ mtplx_status mx_load_requant(struct mx_loader *l, struct mx_weight *w, mtplx_pro
 /* ---- Vectors ------------------------------------------------------------------------------ */
 
 mtplx_status mx_load_floats(struct mx_loader *l, const struct mx_tensor *t, int64_t count,
-                            float add, void (*map)(float *v, int64_t n), float **out,
-                            mtplx_error *err)
+                            int64_t columns, float add, void (*map)(float *v, int64_t n),
+                            float **out, mtplx_error *err)
 {
     if (!is_float(t->dtype))
         return bad_dtype(t, "BF16, F16 or F32", err);
     float *v = malloc((size_t)count * sizeof *v);
     if (!v)
         return mx_error_nomem(err, t->name, (size_t)count * sizeof *v);
+    int64_t rows = columns ? count / columns : 1;
     for (int64_t i = 0; i < count; i++)
-        v[i] = mx_dtype_load(t->dtype, t->data, i) + add;
+        v[columns ? i % columns * rows + i / columns : i] =
+            mx_dtype_load(t->dtype, t->data, i) + add;
     if (map)
         map(v, count);
     account(l, (uint64_t)count, t->bytes);
@@ -420,7 +422,7 @@ mtplx_status mx_load_vector(struct mx_loader *l, const char *prefix, const char 
     snprintf(want, sizeof want, "%lld", (long long)dim);
     if (t->ndim != 1 || t->shape[0] != dim)
         return bad_shape(t, want, err);
-    return mx_load_floats(l, t, dim, add, NULL, out, err);
+    return mx_load_floats(l, t, dim, 0, add, NULL, out, err);
 }
 
 double mx_tensor_mean(const struct mx_tensor *t)

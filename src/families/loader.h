@@ -84,11 +84,12 @@ mtplx_status mx_load_linear(struct mx_loader *l, const char *prefix, const char 
 mtplx_status mx_load_vector(struct mx_loader *l, const char *prefix, const char *name, int64_t dim,
                             float add, float **out, mtplx_error *err);
 
-/* Like mx_load_vector for a tensor whose shape is checked by the caller: `count` elements. `map`,
+/* Like mx_load_vector for a tensor whose shape is checked by the caller: `count` elements,
+ * transposed from [count / columns][columns] unless `columns` is 0. `map`,
  * when not NULL, changes the host copy first. */
 mtplx_status mx_load_floats(struct mx_loader *l, const struct mx_tensor *t, int64_t count,
-                            float add, void (*map)(float *v, int64_t n), float **out,
-                            mtplx_error *err);
+                            int64_t columns, float add, void (*map)(float *v, int64_t n),
+                            float **out, mtplx_error *err);
 
 /* Copies host floats into device memory owned by the weights. */
 float *mx_load_const(struct mx_loader *l, const void *host, size_t bytes, mtplx_error *err);

@@ -1052,7 +1052,7 @@ static double naive_conv(const struct mx_gdn_layout *l, const struct gdn_params 
         int at = t - l->kernel + 1 + j;
         int64_t cd = mx_gdn_conv_dim(l);
         float x = at < 0 ? slab[(at + l->kernel - 1) * cd + c] : s->qkv[at * cd + c];
-        sum += (double)p->conv[c * l->kernel + j] * (double)x;
+        sum += (double)p->conv[j * cd + c] * (double)x;
     }
     return sum * sigmoid(sum);
 }

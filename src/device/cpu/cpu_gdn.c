@@ -54,7 +54,7 @@ static void conv_span(const struct gdn_job *job, const struct mx_seg *s, int t, 
     const float *x[MAX_TAPS];
     for (int j = 0; j < taps; j++)
         x[j] = conv_input(a, s, t - (taps - 1) + j) + c0;
-    job->cpu->k->conv(x, a->conv + c0 * taps, taps, n, out);
+    job->cpu->k->conv(x, a->conv + c0, mx_gdn_conv_dim(a->layout), taps, n, out);
 }
 
 /* log(1 + e^x) without overflow. */

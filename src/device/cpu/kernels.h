@@ -55,8 +55,8 @@ struct mx_cpu_kernels {
     /* y = y / total, times sigmoid(gate) unless gate is NULL. */
     void (*finish)(float *y, float total, const float *gate, int dim);
 
-    /* y = silu(sum over j < taps of w[i * taps + j] * x[j][i]) for i < n. */
-    void (*conv)(const float *const *x, const float *w, int taps, int n, float *y);
+    /* y = silu(sum over j < taps of w[j * ldw + i] * x[j][i]) for i < n. */
+    void (*conv)(const float *const *x, const float *w, int64_t ldw, int taps, int n, float *y);
     /* x *= factor / sqrt(sum of x^2 + eps). */
     void (*unit)(float *x, int n, float eps, float factor);
     /* Gated delta rule, one head, `rows` rows: reads state `in` [dk][dv], writes `out` (may be

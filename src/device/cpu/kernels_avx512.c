@@ -265,5 +265,5 @@ static inline __attribute__((always_inline)) struct v16 v_codes(int bits, const 
 #define V_DIRECT_ROWS 6
 #define V_DIRECT_OUTS(kind, rows) 4
 #define V_MIX 8
-#define V_SCAN 2
+#define V_SCAN 4
 #include "device/cpu/kernels_body.h"

@@ -641,16 +641,14 @@ static void k_finish(float *y, float total, const float *gate, int dim)
 
 /* ---- Gated DeltaNet ----------------------------------------------------------------------- */
 
-static void k_conv(const float *const *x, const float *w, int taps, int n, float *y)
+static void k_conv(const float *const *x, const float *w, int64_t ldw, int taps, int n, float *y)
 {
-    for (int i = 0; i < n; i++)
-        y[i] = w[(int64_t)i * taps] * x[0][i];
-    for (int j = 1; j < taps; j++) {
-        for (int i = 0; i < n; i++)
-            y[i] += w[(int64_t)i * taps + j] * x[j][i];
+    for (int i = 0; i < n; i += 16) {
+        struct v16 s = v_mul(v_load_upto(w + i, n - i), v_load_upto(x[0] + i, n - i));
+        for (int j = 1; j < taps; j++)
+            s = v_fma(v_load_upto(w + j * ldw + i, n - i), v_load_upto(x[j] + i, n - i), s);
+        v_store_upto(y + i, n - i, v_silu(s));
     }
-    for (int i = 0; i < n; i += 16)
-        v_store_upto(y + i, n - i, v_silu(v_load_upto(y + i, n - i)));
 }
 
 static void k_unit(float *x, int n, float eps, float factor)

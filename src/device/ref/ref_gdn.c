@@ -39,7 +39,7 @@ static void conv_row(const struct mx_gdn *a, const struct mx_seg *s, int t, int6
             int at = t - (taps - 1) + j;
             float x = at < 0 ? tail[(at + taps - 1) * dim + c0 + i]
                              : a->qkv[(s->row0 + at) * a->ldqkv + c0 + i];
-            sum += a->conv[(c0 + i) * taps + j] * x;
+            sum += a->conv[j * dim + c0 + i] * x;
         }
         out[i] = sum * mx_ref_sigmoid(sum);
     }
