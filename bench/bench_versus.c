@@ -69,9 +69,15 @@ static mtplx_seq *new_seq(struct side *s)
     return seq;
 }
 
+#define AUTO (-1) /* the depth that the default policy chooses */
+
 static mtplx_gen *new_gen(struct side *s, mtplx_seq *seq, int depth)
 {
     mtplx_gen_options o = {.depth = depth, .max_tokens = s->tokens, .ignore_stop = true};
+    if (depth == AUTO) {
+        o.depth = MTPLX_MAX_DEPTH;
+        o.policy = MTPLX_DEPTH_AUTO;
+    }
     mtplx_gen *g = mtplx_gen_new(seq, s->prompt, (size_t)s->n_prompt, &o, &s->err);
     if (!g)
         die("generation", s->err.message);
@@ -174,19 +180,24 @@ static void streams(struct side *s, int n, int depth)
     }
 }
 
+static int to_depth(const char *word)
+{
+    return strcmp(word, "auto") == 0 ? AUTO : to_int(word, 0, MTPLX_MAX_DEPTH);
+}
+
 static void obey(struct side *s, char *line)
 {
     char word[16], a[512], b[4096];
     int n = sscanf(line, "%15s %511s %4095s", word, a, b);
     if (n == 3 && strcmp(word, "decode") == 0)
-        decode(s, to_int(a, 0, MTPLX_MAX_DEPTH), b);
+        decode(s, to_depth(a), b);
     else if (n == 3 && strcmp(word, "rows") == 0)
         time_rows(s, to_int(a, 1, strcmp(b, "all") == 0 ? MTPLX_MAX_DEPTH + 1 : MAX_ROWS),
                   strcmp(b, "all") == 0);
     else if (n == 2 && strcmp(word, "prefill") == 0)
         prefill(s, to_int(a, 1, 1 << 20));
     else if (n == 3 && strcmp(word, "streams") == 0)
-        streams(s, to_int(a, 1, MAX_STREAMS), to_int(b, 0, MTPLX_MAX_DEPTH));
+        streams(s, to_int(a, 1, MAX_STREAMS), to_depth(b));
     else
         die(line, "is not a command");
 }
