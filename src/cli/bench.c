@@ -28,6 +28,7 @@ enum {
     BENCH_MTP,
     BENCH_DEVICE,
     BENCH_THREADS,
+    BENCH_PROFILE,
     BENCH_FLAGS,
 };
 
@@ -108,6 +109,12 @@ static const struct mx_cli_flag flags[BENCH_FLAGS] = {
                        .env = "MTPLX_THREADS",
                        .fallback = "0",
                        .help = "Worker threads; 0 is one for each usable CPU."},
+    [BENCH_PROFILE] = {.name = "profile",
+                       .kind = MX_CLI_CHOICE,
+                       .choices = "fast exact",
+                       .env = "MTPLX_PROFILE",
+                       .fallback = "fast",
+                       .help = "As in `mtplx ask`."},
 };
 
 struct bench_run {
@@ -267,6 +274,9 @@ static mtplx_status load_model(struct bench_run *b)
     const struct mx_cli_value *mtp = value(b, BENCH_MTP);
     mtplx_load_options options = {.device = value(b, BENCH_DEVICE)->text,
                                   .threads = (int)value(b, BENCH_THREADS)->integer,
+                                  .profile = strcmp(value(b, BENCH_PROFILE)->text, "exact") == 0
+                                                 ? MTPLX_PROFILE_EXACT
+                                                 : MTPLX_PROFILE_FAST,
                                   .no_mtp = mtp->source != MX_CLI_DEFAULT && !mtp->on};
     mtplx_status st = path ? mx_model_arg_check(path, &b->err) : MTPLX_OK;
     char *embedded = path ? NULL : mtplx_embedded_model_path(&b->err);

@@ -115,6 +115,10 @@ static mtplx_gen *start(const struct bench *b, mtplx_seq *s, int depth)
     int32_t token = last_token(b);
     mtplx_gen_options o = {
         .depth = depth, .max_tokens = b->o->tokens, .ignore_stop = true, .cancel = b->o->cancel};
+    if (depth == MX_BENCH_AUTO) {
+        o.depth = MTPLX_MAX_DEPTH;
+        o.policy = MTPLX_DEPTH_AUTO;
+    }
     return mtplx_gen_new(s, &token, 1, &o, b->err);
 }
 
@@ -122,6 +126,8 @@ static mtplx_gen *start(const struct bench *b, mtplx_seq *s, int depth)
 static int drafts_of_cycle(const struct bench *b, const mtplx_gen *g, int depth)
 {
     size_t made;
+    if (depth == MX_BENCH_AUTO)
+        return 0; /* unknown before the cycle */
     mtplx_gen_tokens(g, &made);
     int left = b->o->tokens - (int)made;
     return made == 0 ? 0 : left <= depth ? left - 1 : depth;
@@ -315,15 +321,19 @@ static void add_sample(struct mx_bench_depth *d, struct depth_samples *s, int ro
     }
 }
 
-static void settle_depth(const struct bench *b, int depth, struct depth_samples *s)
+static void settle(const struct bench *b, struct mx_bench_depth *d, struct depth_samples *s)
 {
-    struct mx_bench_depth *d = &b->r->depths[depth];
     int n = b->o->rounds;
     d->measured = true;
     d->rate = mx_bench_spread(s->rate, n);
     d->ratio = mx_bench_spread(s->ratio, n);
     d->draft = mx_bench_spread(s->draft, n);
     d->tokens_per_cycle = s->cycles ? (double)s->tokens / (double)s->cycles : 0;
+}
+
+static void predict(const struct bench *b, int depth)
+{
+    struct mx_bench_depth *d = &b->r->depths[depth];
     d->expected = mx_bench_expected(d->drafted, d->accepted, depth);
     d->predicted =
         d->expected / (b->r->rows[depth + 1].median + depth * (depth ? d->draft.median : 0));
@@ -339,27 +349,49 @@ static void choose_best(struct mx_bench_result *r)
             r->best_depth = k;
 }
 
+/* Depth k of the loop below, which ends with the policy: whether it is measured, and its results.
+ */
+#define AUTO_SLOT (MTPLX_MAX_DEPTH + 1)
+
+static bool wanted(const struct bench *b, int k)
+{
+    bool any = false;
+    if (k == 0)
+        return true;
+    for (int i = 1; i <= MTPLX_MAX_DEPTH; i++)
+        any |= b->o->depths[i];
+    return mtplx_model_get_info(b->model)->has_mtp && (k == AUTO_SLOT ? any : b->o->depths[k]);
+}
+
+static struct mx_bench_depth *slot(const struct bench *b, int k)
+{
+    return k == AUTO_SLOT ? &b->r->automatic : &b->r->depths[k];
+}
+
 static mtplx_status measure_depths(const struct bench *b)
 {
-    bool has_mtp = mtplx_model_get_info(b->model)->has_mtp;
-    struct depth_samples *s = calloc(MTPLX_MAX_DEPTH + 1, sizeof *s);
+    struct depth_samples *s = calloc(AUTO_SLOT + 1, sizeof *s);
     mtplx_status st = s ? MTPLX_OK : mx_error_nomem(b->err, "samples", sizeof *s);
     for (int round = 0; round < b->o->rounds && st == MTPLX_OK; round++) {
         double plain_ns = 1;
-        for (int k = 0; k <= MTPLX_MAX_DEPTH && st == MTPLX_OK; k++) {
+        for (int k = 0; k <= AUTO_SLOT && st == MTPLX_OK; k++) {
             struct answer a;
-            if (k > 0 && (!b->o->depths[k] || !has_mtp))
+            if (!wanted(b, k))
                 continue;
-            st = decode(b, b->base, k, &a);
+            st = decode(b, b->base, k == AUTO_SLOT ? MX_BENCH_AUTO : k, &a);
             if (st != MTPLX_OK)
                 break;
             plain_ns = k == 0 ? a.ns_per_token : plain_ns;
-            add_sample(&b->r->depths[k], &s[k], round, &a, plain_ns);
+            add_sample(slot(b, k), &s[k], round, &a, plain_ns);
         }
     }
-    for (int k = 0; k <= MTPLX_MAX_DEPTH && st == MTPLX_OK; k++)
-        if (k == 0 || (b->o->depths[k] && has_mtp))
-            settle_depth(b, k, &s[k]);
+    for (int k = 0; k <= AUTO_SLOT && st == MTPLX_OK; k++) {
+        if (!wanted(b, k))
+            continue;
+        settle(b, slot(b, k), &s[k]);
+        if (k != AUTO_SLOT)
+            predict(b, k);
+    }
     choose_best(b->r);
     free(s);
     return st;

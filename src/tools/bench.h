@@ -38,6 +38,8 @@ struct mx_bench_spread {
     int n;
 };
 
+#define MX_BENCH_AUTO (-1) /* stands for the default depth policy where a depth is expected */
+
 struct mx_bench_depth {
     bool measured;
     struct mx_bench_spread rate;  /* tokens per second */
@@ -73,6 +75,7 @@ struct mx_bench_result {
     struct mx_bench_spread row_ns;                     /* a one-row pass */
     struct mx_bench_spread rows[MX_BENCH_ROWS + 1];    /* [n]: c(n) */
     struct mx_bench_depth depths[MTPLX_MAX_DEPTH + 1]; /* [0]: plain decoding */
+    struct mx_bench_depth automatic; /* the default policy; nothing predicted, d unknown */
     struct mx_bench_point prefill[MX_BENCH_POINTS], context[MX_BENCH_POINTS];
     int n_prefill, n_context;
     struct mx_bench_streams plain_streams, drafted_streams; /* of decoding, prefill excluded */

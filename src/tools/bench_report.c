@@ -84,6 +84,13 @@ static void put_depth(struct mx_strbuf *b, const struct mx_bench_depth *d, int d
     mx_strbuf_puts(b, "\n");
 }
 
+static void put_auto(struct mx_strbuf *b, const struct mx_bench_depth *d)
+{
+    if (d->measured)
+        mx_strbuf_printf(b, "   auto %8.1f %6.2f (%.2f-%.2f) %16s %7.2f\n", d->rate.median,
+                         d->ratio.median, d->ratio.low, d->ratio.high, "", d->tokens_per_cycle);
+}
+
 static void put_depths(struct mx_strbuf *b, const mtplx_model_info *info,
                        const struct mx_bench_result *r)
 {
@@ -96,9 +103,10 @@ static void put_depths(struct mx_strbuf *b, const mtplx_model_info *info,
     for (int k = 0; k <= MTPLX_MAX_DEPTH; k++)
         if (r->depths[k].measured)
             put_depth(b, &r->depths[k], k);
-    mx_strbuf_puts(b,
-                   "  d: a draft step in plain steps; predicted: E / (c(k+1) + k d), E the tokens"
-                   " per cycle\n  of the acceptance\n");
+    put_auto(b, &r->automatic);
+    mx_strbuf_puts(b, "  auto: the default policy. d: a draft step in plain steps; predicted: E / "
+                      "(c(k+1) + k d), E the tokens"
+                      " per cycle\n  of the acceptance\n");
 }
 
 static void put_prefill(struct mx_strbuf *b, const struct mx_bench_result *r)
@@ -244,6 +252,15 @@ static json_t *depths_json(const struct mx_bench_result *r)
     return list;
 }
 
+static json_t *auto_json(const struct mx_bench_depth *d)
+{
+    if (!d->measured)
+        return json_null();
+    return json_pack("{s:o, s:o, s:f}", "tokens_per_second", spread_json(&d->rate),
+                     "ratio_to_plain", spread_json(&d->ratio), "tokens_per_cycle",
+                     d->tokens_per_cycle);
+}
+
 static json_t *points_json(const struct mx_bench_point *p, int n)
 {
     json_t *list = json_array();
@@ -266,13 +283,14 @@ static json_t *streams_json(const struct mx_bench_streams *s)
 char *mx_bench_json(const mtplx_model *model, const struct mx_bench_result *r)
 {
     json_t *o = json_pack(
-        "{s:s, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "mtplx_version",
-        mtplx_version(), "model", model_json(mtplx_model_get_info(model)), "machine",
-        machine_json(r), "rounds", r->rounds, "tokens", r->tokens, "best_depth", r->best_depth,
-        "weights", weights_json(r), "row_pass_ns", spread_json(&r->row_ns), "rows", rows_json(r),
-        "depths", depths_json(r), "prefill", points_json(r->prefill, r->n_prefill), "context",
-        points_json(r->context, r->n_context), "two_streams_plain", streams_json(&r->plain_streams),
-        "two_streams_drafted", streams_json(&r->drafted_streams));
+        "{s:s, s:o, s:o, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "mtplx_version", mtplx_version(), "model", model_json(mtplx_model_get_info(model)),
+        "machine", machine_json(r), "rounds", r->rounds, "tokens", r->tokens, "best_depth",
+        r->best_depth, "weights", weights_json(r), "row_pass_ns", spread_json(&r->row_ns), "rows",
+        rows_json(r), "depths", depths_json(r), "auto", auto_json(&r->automatic), "prefill",
+        points_json(r->prefill, r->n_prefill), "context", points_json(r->context, r->n_context),
+        "two_streams_plain", streams_json(&r->plain_streams), "two_streams_drafted",
+        streams_json(&r->drafted_streams));
     char *text = o ? json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
     json_decref(o);
     return text;
@@ -329,6 +347,11 @@ char *mx_bench_csv(const mtplx_model *model, const struct mx_bench_result *r)
     for (int k = 0; k <= MTPLX_MAX_DEPTH; k++)
         if (r->depths[k].measured)
             put_depth_lines(&b, &r->depths[k], k);
+    if (r->automatic.measured) {
+        put_line(&b, "auto", MTPLX_MAX_DEPTH, "tokens_per_second", &r->automatic.rate);
+        put_line(&b, "auto", MTPLX_MAX_DEPTH, "ratio_to_plain", &r->automatic.ratio);
+        put_value(&b, "auto", MTPLX_MAX_DEPTH, "tokens_per_cycle", r->automatic.tokens_per_cycle);
+    }
     for (int i = 0; i < r->n_prefill; i++)
         put_line(&b, "prefill", r->prefill[i].length, "tokens_per_second", &r->prefill[i].plain);
     for (int i = 0; i < r->n_context; i++) {

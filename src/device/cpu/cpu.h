@@ -6,6 +6,7 @@
 #include "device/cpu/panels.h"
 #include "device/device.h"
 
+struct mx_cpu_chunk;
 struct mx_cpu_kernels;
 
 struct mx_cpu {
@@ -18,9 +19,10 @@ struct mx_cpu {
 
     /* int8 activations of one product group, blocks of 64 inputs. */
     struct mx_q8_block *acts;
-    int64_t act_blocks;       /* capacity */
-    int64_t act_width;        /* blocks of the widest bound weight */
-    unsigned checked, broken; /* formats whose int8 kernels were checked, and failed */
+    int64_t act_blocks;          /* capacity */
+    int64_t act_width;           /* blocks of the widest bound weight */
+    struct mx_cpu_chunk *chunks; /* memory of weights, cpu_weight.c */
+    unsigned checked, broken;    /* formats whose int8 kernels were checked, and failed */
 };
 
 /* What weight_bind() hangs on a weight in the fast profile: a copy in large pages. */
@@ -29,6 +31,7 @@ struct mx_cpu_weight {
     struct mx_panels panels; /* quantised ones; data is NULL for dense */
     void *memory;
     size_t bytes;
+    struct mx_cpu_chunk *chunk; /* where memory lies */
 };
 
 mtplx_status mx_cpu_weight_bind(struct mx_device *d, struct mx_weight *w, mtplx_error *err);

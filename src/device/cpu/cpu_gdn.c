@@ -95,14 +95,6 @@ static void row_to_tape(const struct mx_gdn *a, const struct mx_seg *s, int t, i
     row.alpha[hr->h] = hr->alpha[i];
 }
 
-/* A scan walks the state column tile by column tile, which no hardware prefetcher follows: asks for
- * all of it in order. */
-static void fetch_state(const float *state, size_t n)
-{
-    for (size_t i = 0; i < n; i += 16)
-        __builtin_prefetch(state + i, 0, 2);
-}
-
 static void scan_head(void *arg, int task, int thread)
 {
     const struct gdn_job *job = arg;
@@ -119,7 +111,6 @@ static void scan_head(void *arg, int task, int thread)
         a->layer * mx_gdn_layer_floats(l) + mx_gdn_conv_floats(l) + (int64_t)h * l->dk * l->dv;
     int64_t ldy = (int64_t)l->value_heads * l->dv;
     const float *in = s->rec_in + at;
-    fetch_state(in, (size_t)(l->dk * l->dv));
     float *out = s->rec_out ? s->rec_out + at : hr.v + MAX_ROWS * l->dv;
     for (int t = 0; t < s->rows; t += MAX_ROWS) {
         int rows = s->rows - t < MAX_ROWS ? s->rows - t : MAX_ROWS;

@@ -20,14 +20,74 @@
 
 /* ---- Memory ------------------------------------------------------------------------------- */
 
-/* Zeroed memory on huge pages where it pays; NULL when there is none. */
-static void *weight_alloc(size_t bytes)
+#define HUGE_PAGE ((size_t)2 << 20)
+#define CHUNK ((size_t)64 << 20)
+
+/* Weights share chunks of memory that start at a huge page, because most are smaller than one, and
+ * a mapping of its own for each would leave its ends, or all of it, on small pages. A chunk goes
+ * when the last weight in it goes; pages that no weight touches are never there. */
+struct mx_cpu_chunk {
+    struct mx_cpu_chunk *next;
+    char *base;
+    size_t size, used;
+    int live; /* weights in it */
+};
+
+/* Zeroed memory that starts at a huge page; NULL when there is none. */
+static char *map_aligned(size_t bytes)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t room = bytes + HUGE_PAGE;
+    char *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    mx_host_huge(p, bytes);
+    size_t before = (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
+    if (before)
+        munmap(p, before);
+    munmap(p + before + bytes, HUGE_PAGE - before);
+    mx_host_huge(p + before, bytes);
+    return p + before;
+}
+
+static struct mx_cpu_chunk *new_chunk(struct mx_cpu *cpu, size_t bytes)
+{
+    struct mx_cpu_chunk *c = malloc(sizeof *c);
+    size_t size = bytes > CHUNK ? (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : CHUNK;
+    char *base = c ? map_aligned(size) : NULL;
+    if (!base) {
+        free(c);
+        return NULL;
+    }
+    *c = (struct mx_cpu_chunk){.next = cpu->chunks, .base = base, .size = size};
+    cpu->chunks = c;
+    return c;
+}
+
+/* Memory for a weight, aligned to a cache line, and the chunk that it lies in. */
+static void *weight_alloc(struct mx_cpu *cpu, size_t bytes, struct mx_cpu_chunk **chunk)
+{
+    struct mx_cpu_chunk *c = cpu->chunks;
+    while (c && c->size - c->used < bytes)
+        c = c->next;
+    if (!c && !(c = new_chunk(cpu, bytes)))
+        return NULL;
+    void *p = c->base + c->used;
+    c->used += (bytes + 63) / 64 * 64;
+    c->used = c->used < c->size ? c->used : c->size;
+    c->live++;
+    *chunk = c;
     return p;
+}
+
+static void weight_release(struct mx_cpu *cpu, struct mx_cpu_chunk *chunk)
+{
+    struct mx_cpu_chunk **at = &cpu->chunks;
+    if (--chunk->live > 0)
+        return;
+    while (*at != chunk)
+        at = &(*at)->next;
+    *at = chunk->next;
+    munmap(chunk->base, chunk->size);
+    free(chunk);
 }
 
 /* Gives back the pages that lie wholly inside a range of a read-only file mapping. */
@@ -159,7 +219,7 @@ static mtplx_status make_copy(struct mx_cpu *cpu, struct mx_weight *w, struct mx
                               mtplx_error *err)
 {
     struct mx_cpu_weight *bound = malloc(sizeof *bound);
-    form.memory = bound ? weight_alloc(form.bytes) : NULL;
+    form.memory = bound ? weight_alloc(cpu, form.bytes, &form.chunk) : NULL;
     if (!form.memory) {
         free(bound);
         return mx_error_nomem(err, "weights in the layout of this processor", form.bytes);
@@ -196,9 +256,8 @@ mtplx_status mx_cpu_weight_bind(struct mx_device *d, struct mx_weight *w, mtplx_
 void mx_cpu_weight_unbind(struct mx_device *d, struct mx_weight *w)
 {
     struct mx_cpu_weight *bound = w->bound;
-    (void)d;
     if (bound)
-        munmap(bound->memory, bound->bytes);
+        weight_release((struct mx_cpu *)d, bound->chunk);
     free(bound);
     w->bound = NULL;
 }
