@@ -310,8 +310,7 @@ static mtplx_load_options load_options(const struct ask *a)
         .mtp_proj_quant = requant(a, ASK_MTP_REQUANT),
         .mlp_proj_quant = requant(a, ASK_PROJ_REQUANT),
         .max_rows = (int)v[ASK_CHUNK].integer,
-        .profile =
-            strcmp(v[ASK_PROFILE].text, "exact") == 0 ? MTPLX_PROFILE_EXACT : MTPLX_PROFILE_FAST,
+        .profile = mx_profile_arg(v[ASK_PROFILE].text),
         .draft_vocab = given(a, ASK_DRAFT_VOCAB) ? draft_vocab(v[ASK_DRAFT_VOCAB].text) : 0,
         .draft_head_quant = requant(a, ASK_DRAFT_REQUANT),
     };

@@ -274,9 +274,7 @@ static mtplx_status load_model(struct bench_run *b)
     const struct mx_cli_value *mtp = value(b, BENCH_MTP);
     mtplx_load_options options = {.device = value(b, BENCH_DEVICE)->text,
                                   .threads = (int)value(b, BENCH_THREADS)->integer,
-                                  .profile = strcmp(value(b, BENCH_PROFILE)->text, "exact") == 0
-                                                 ? MTPLX_PROFILE_EXACT
-                                                 : MTPLX_PROFILE_FAST,
+                                  .profile = mx_profile_arg(value(b, BENCH_PROFILE)->text),
                                   .no_mtp = mtp->source != MX_CLI_DEFAULT && !mtp->on};
     mtplx_status st = path ? mx_model_arg_check(path, &b->err) : MTPLX_OK;
     char *embedded = path ? NULL : mtplx_embedded_model_path(&b->err);

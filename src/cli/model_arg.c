@@ -39,3 +39,10 @@ mtplx_status mx_model_arg_check(const char *path, mtplx_error *err)
             "'%.200s' is not a model directory: it has no config.json and no .gguf file", path);
     return MTPLX_OK;
 }
+
+mtplx_profile mx_profile_arg(const char *word)
+{
+    if (!word)
+        return MTPLX_PROFILE_AUTO;
+    return strcmp(word, "exact") == 0 ? MTPLX_PROFILE_EXACT : MTPLX_PROFILE_FAST;
+}

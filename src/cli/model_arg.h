@@ -8,4 +8,7 @@
  * otherwise. Errors: ARGUMENT. */
 mtplx_status mx_model_arg_check(const char *path, mtplx_error *err);
 
+/* The profile that a flag names; NULL, when it was not given, leaves the choice to the library. */
+mtplx_profile mx_profile_arg(const char *word);
+
 #endif
