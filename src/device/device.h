@@ -78,7 +78,7 @@ struct mx_seg {
     int64_t kv_len;         /* cache entries before row0; row r is stored at kv_len + (r - row0) */
     void *const *kv_blocks; /* block table, covers kv_len + rows positions */
     const float *rec_in;    /* recurrent slab before row0 (all layers) */
-    float *rec_out;         /* slab after the last row; may be rec_in; NULL: only the tape is kept */
+    float *rec_out;         /* slab after the last row, may be rec_in; NULL: not kept */
     float *tape;            /* NULL, or where every row leaves what a replay needs (all layers) */
 };
 

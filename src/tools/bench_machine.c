@@ -2,6 +2,7 @@
 #include "tools/bench_machine.h"
 
 #include "base/clock.h"
+#include "device/common.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ double mx_bench_stream(struct mx_pool *pool, size_t bytes, int repeats)
     int threads = mx_pool_threads(pool);
     size_t words = bytes / sizeof(uint64_t) / (size_t)threads / 16 * 16;
     size_t total = words * (size_t)threads * sizeof(uint64_t);
-    uint64_t *buffer = total ? malloc(total) : NULL;
+    uint64_t *buffer = total ? mx_host_alloc(NULL, total) : NULL; /* huge pages, as weights */
     double best = 0;
     if (!buffer)
         return 0;
@@ -66,7 +67,7 @@ double mx_bench_stream(struct mx_pool *pool, size_t bytes, int repeats)
         double rate = (double)total / (double)(mx_now_ns() - start + 1);
         best = rate > best ? rate : best;
     }
-    free(buffer);
+    mx_host_free(NULL, buffer);
     return best;
 }
 

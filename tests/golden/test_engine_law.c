@@ -369,9 +369,8 @@ static void test_unfiltered_law(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_joint_law),
-                                       cmocka_unit_test(test_joint_law_of_few_drafts),
-                                       cmocka_unit_test(test_unfiltered_law),
-                                       cmocka_unit_test(test_joint_law_adaptive)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_joint_law), cmocka_unit_test(test_joint_law_of_few_drafts),
+        cmocka_unit_test(test_unfiltered_law), cmocka_unit_test(test_joint_law_adaptive)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,8 +317,8 @@ static int span_parts(const struct mx_cpu *cpu, const struct mx_attention *a, in
     }
     int64_t spans = (longest + span_of(longest) - 1) / span_of(longest);
     int64_t floats = (int64_t)a->batch->n * a->heads * MAX_SPANS * (a->kv->head_dim + 2);
-    int parts = (2 * cpu->base.threads + tasks - 1) / tasks;
-    if (tasks >= cpu->base.threads || floats > MX_CPU_SPAN_FLOATS)
+    int parts = tasks > 0 ? (2 * cpu->base.threads + tasks - 1) / tasks : 1;
+    if (parts < 2 || tasks >= cpu->base.threads || floats > MX_CPU_SPAN_FLOATS)
         return 1;
     return parts < spans ? parts : (int)spans;
 }

@@ -744,15 +744,26 @@ static void k_scan(const float *in, float *out, int dk, int dv, int rows, const 
                      dv - j);
 }
 
+/* `vectors` times 16 columns, or one ragged vector of `lanes`. */
 ALWAYS void replay_columns(float *state, int dk, int dv, int rows, const float *k,
-                           const float *delta, const float *alpha, int64_t stride, int64_t lanes)
+                           const float *delta, const float *alpha, int64_t stride, int vectors,
+                           int64_t lanes)
 {
-    for (int i = 0; i < dk; i++) {
-        struct v16 s = v_load_upto(state + (int64_t)i * dv, lanes);
-        for (int t = 0; t < rows; t++)
-            s = updated(s, v_set1(alpha[t * stride]), k[t * stride + i],
-                        v_load_upto(delta + t * stride, lanes));
-        v_store_upto(state + (int64_t)i * dv, lanes, s);
+    for (int i = 0; i < dk; i++, state += dv) {
+        struct v16 s[V_SCAN];
+        UNROLL
+        for (int c = 0; c < vectors; c++)
+            s[c] = v_load_upto(state + 16 * c, lanes);
+        for (int t = 0; t < rows; t++) {
+            struct v16 at = v_set1(alpha[t * stride]);
+            float kt = k[t * stride + i];
+            UNROLL
+            for (int c = 0; c < vectors; c++)
+                s[c] = updated(s[c], at, kt, v_load_upto(delta + t * stride + 16 * c, lanes));
+        }
+        UNROLL
+        for (int c = 0; c < vectors; c++)
+            v_store_upto(state + 16 * c, lanes, s[c]);
     }
 }
 
@@ -760,10 +771,14 @@ static void k_replay(float *state, int dk, int dv, int rows, const float *k, con
                      const float *alpha, int64_t stride)
 {
     int j = 0;
+    for (; j + 16 * V_SCAN <= dv; j += 16 * V_SCAN)
+        replay_columns(state + j, dk, dv, rows, k, delta + j, alpha, stride, V_SCAN, 16);
+#if V_SCAN > 1
     for (; j + 16 <= dv; j += 16)
-        replay_columns(state + j, dk, dv, rows, k, delta + j, alpha, stride, 16);
+        replay_columns(state + j, dk, dv, rows, k, delta + j, alpha, stride, 1, 16);
+#endif
     if (j < dv)
-        replay_columns(state + j, dk, dv, rows, k, delta + j, alpha, stride, dv - j);
+        replay_columns(state + j, dk, dv, rows, k, delta + j, alpha, stride, 1, dv - j);
 }
 
 static void k_gated_norm(float *y, const float *norm, float eps, const float *z, int n)
