@@ -7,9 +7,9 @@
 
 #include "families/family.h"
 #include "families/loader.h"
+#include "runtime/depth.h"
 #include "runtime/draft_vocab.h"
 #include "runtime/misses.h"
-#include "runtime/depth.h"
 #include "runtime/state.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
