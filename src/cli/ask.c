@@ -50,7 +50,8 @@ enum {
     ASK_FLAGS,
 };
 
-enum { SEEDED_DEPTH = 3 };
+/* A seed asks for the same answer in every run, so nothing that is learned may have a say. */
+enum { SEEDED_DEPTH = 3, SEEDED_DRAFT_VOCAB = 32768 };
 
 #define CHECKPOINT "the checkpoint's own"
 
@@ -311,7 +312,9 @@ static mtplx_load_options load_options(const struct ask *a)
         .mlp_proj_quant = requant(a, ASK_PROJ_REQUANT),
         .max_rows = (int)v[ASK_CHUNK].integer,
         .profile = mx_profile_arg(v[ASK_PROFILE].text),
-        .draft_vocab = given(a, ASK_DRAFT_VOCAB) ? draft_vocab(v[ASK_DRAFT_VOCAB].text) : 0,
+        .draft_vocab = given(a, ASK_DRAFT_VOCAB) ? draft_vocab(v[ASK_DRAFT_VOCAB].text)
+                       : given(a, ASK_SEED)      ? SEEDED_DRAFT_VOCAB
+                                                 : 0,
         .draft_head_quant = requant(a, ASK_DRAFT_REQUANT),
     };
 }

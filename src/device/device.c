@@ -225,6 +225,8 @@ static struct mx_device *open_isa(const struct isa *isa, int threads, mtplx_erro
     struct mx_device *d = mx_cpu_open(isa->k, isa->q8, threads, err);
     if (d)
         d->name = isa->device;
+    if (d && !mx_cpu_check_floats(isa->k))
+        d->note = "the float kernels that MTPLX_CPU asks for failed their self-check";
     return d;
 }
 
@@ -254,7 +256,7 @@ static struct mx_device *open_best(int threads, mtplx_error *err)
     while (i + 1 < n && !mx_cpu_check_floats(list[i].k))
         i++;
     struct mx_device *d = open_isa(&list[i], threads, err);
-    if (d && i > 0)
+    if (d && i > 0 && !d->note)
         d->note = "faster kernels that this processor claims to run failed their self-check";
     return d;
 }
@@ -285,9 +287,9 @@ mtplx_status mx_device_probe(struct mx_device_probe *p, mtplx_error *err)
     if (!d)
         return err ? err->status : MTPLX_ERR_UNSUPPORTED;
     p->device = d->name;
-    p->note = d->note;
     if (strncmp(d->name, "cpu/", 4) == 0)
         mx_cpu_probe((struct mx_cpu *)d, p);
+    p->note = d->note;
     mx_device_close(d);
     return MTPLX_OK;
 }

@@ -229,6 +229,7 @@ struct mx_device {
      * weights are quantised; without it every product takes float32 activations. D3 holds in both,
      * but they give different bits. */
     bool fast;
+    const char *int8; /* int8 kernels that the fast profile uses; NULL: it is the exact one here */
     const char *note; /* NULL, or one sentence on what the device had to do without */
 };
 
@@ -238,7 +239,7 @@ struct mx_device {
 struct mx_device *mx_device_open(const char *name, int threads, mtplx_error *err);
 void mx_device_close(struct mx_device *d);
 
-/* What "auto" comes to on this machine, every kernel of it checked (cpu_check.c). */
+/* What "auto" comes to on this machine, after the self-check of cpu_check.c. */
 struct mx_device_probe {
     const char *device;  /* "cpu/avx512" */
     const char *int8;    /* int8 kernels of the fast profile, or NULL */

@@ -38,6 +38,7 @@ mtplx_status mx_load_rows(struct mx_loader *l, const struct mx_weight *from, con
     *to = *from;
     to->out = n;
     to->bound = NULL;
+    to->mapped = false;
     if (!(to->data = gather(l, from->data, mx_weight_row_bytes(from), ids, n, err)))
         return MTPLX_ERR_MEMORY;
     if (side > 0 && (!(to->scales = gather(l, from->scales, side, ids, n, err)) ||

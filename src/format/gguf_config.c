@@ -148,6 +148,8 @@ static void put_rope(struct build *b)
     int64_t rotary = read_int(b, "rope.dimension_count");
     double theta = read_float(b, "rope.freq_base", 10000);
     json_t *rope = json_object();
+    if (isnan(theta))
+        bad_own(b, "rope.freq_base", "is not a number");
     if (b->m->known && value_dim >= 0 && value_dim != head_dim)
         bad_own(b, "attention.value_length", "differs from attention.key_length");
     put(b, rope, "rope_theta", json_real(theta));

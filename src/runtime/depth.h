@@ -201,7 +201,7 @@ struct mx_depth_cycle {
     double ns; /* of the whole cycle */
 };
 
-/* `model` may be NULL for policies NONE and STREAK. */
+/* `model` may be NULL for policies FIXED and STREAK. */
 void mx_depth_init(struct mx_depth *d, mtplx_depth_policy policy, int most,
                    struct mx_depth_model *model);
 struct mx_depth_plan mx_depth_next(struct mx_depth *d, const struct mx_depth_ask *ask);

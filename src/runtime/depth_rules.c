@@ -155,6 +155,8 @@ int mx_rules_next(struct mx_depth *d, const struct mx_depth_ask *ask)
 void mx_rules_feed(struct mx_depth *d, const struct mx_depth_cycle *c)
 {
     struct mx_depth_rules *r = &d->rules;
+    if (c->planned == 0 && c->copied > 0)
+        return; /* rows that no draft step made say nothing about a depth */
     r->cycles++;
     r->serial = c->planned > 0 ? 0 : r->serial + 1;
     switch (d->policy) {

@@ -238,7 +238,8 @@ static bool emit(mtplx_gen *g, int32_t token)
         g->stats.first_token_ns = now - g->started_ns;
     }
     g->out[g->n_out++] = token;
-    mx_misses_note(g->seq->model->misses, token);
+    if (!g->opt.ignore_stop) /* benchmarks are not what a user asks for */
+        mx_misses_note(g->seq->model->misses, token);
     g->stats.generated_tokens = g->n_out;
     g->stats.decode_ns = now - g->first_ns;
     if (!g->opt.ignore_stop && mtplx_model_is_stop_token(g->seq->model, token))
@@ -575,7 +576,11 @@ static void learn(mtplx_gen *g, uint64_t ns)
         g->stats.predicted_ns += (uint64_t)g->plan.ns;
         g->stats.measured_ns += ns;
     }
+    struct mx_depth_model *learned = g->seq->model->depth;
+    bool keep = learned && learned->changed;
     mx_depth_feed(&g->policy, &c);
+    if (g->opt.ignore_stop && learned)
+        learned->changed = keep; /* a benchmark's text is not worth keeping */
     mx_copy_feed(&g->copying, g->match, g->tested - of_mtp, g->accepted - good, g->seq->n_tokens);
 }
 

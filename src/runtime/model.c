@@ -316,13 +316,13 @@ static struct mx_state *open_state(const mtplx_model *m, const mtplx_load_option
     const char *source = i->mtp_source ? i->mtp_source : "none", *slash = strrchr(source, '/');
     int n = snprintf(text, sizeof text,
                      "%s; %s %s, %llu + %llu parameters, %llu bytes, mtp %s %d, mlp %d, "
-                     "adapter %s, drafts %d %d; %s, %d threads",
+                     "adapter %s, drafts %d %d; %s %s, %d threads",
                      real ? real : m->path, i->model_type, i->quantization,
                      (unsigned long long)i->parameters, (unsigned long long)i->mtp_parameters,
                      (unsigned long long)i->weight_bytes, slash ? slash + 1 : source,
                      (int)o->mtp_proj_quant, (int)o->mlp_proj_quant,
                      o->mtp_adapter && !o->no_mtp ? o->mtp_adapter : "none", o->draft_vocab,
-                     (int)o->draft_head_quant, i->device, i->threads);
+                     (int)o->draft_head_quant, i->device, i->profile, i->threads);
     free(real);
     if (n < 0 || (size_t)n >= sizeof text)
         return NULL;
@@ -422,7 +422,7 @@ static mtplx_status choose_profile(struct mx_device *d, mtplx_profile p, mtplx_e
                             "MTPLX_PROFILE is \"%.32s\"; it must be \"fast\" or \"exact\"", env);
         p = strcmp(env, "fast") == 0 ? MTPLX_PROFILE_FAST : MTPLX_PROFILE_EXACT;
     }
-    d->fast = p != MTPLX_PROFILE_EXACT;
+    d->fast = p != MTPLX_PROFILE_EXACT && d->int8;
     return MTPLX_OK;
 }
 

@@ -135,7 +135,7 @@ static void check_greedy(const mtplx_load_options *load, int prompts)
                   (unsigned long long)sum.copy_accepted, (unsigned long long)sum.copy_tested,
                   (unsigned long long)sum.probes);
     for (int d = 0; d <= MTPLX_MAX_DEPTH && !load->no_mtp; d++)
-        assert_true(sum.depths[d] > 0);
+        assert_true(SLOW_BUILD || sum.depths[d] > 0);
     assert_true(SLOW_BUILD || (sum.copy_accepted > 0 && sum.copy_accepted < sum.copy_tested));
     assert_true(load->no_mtp || sum.probes > 0);
     mtplx_model_free(m);

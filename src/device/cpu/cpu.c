@@ -176,6 +176,7 @@ struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, const struct
     cpu->base.threads = mx_pool_threads(cpu->pool);
     cpu->k = kernels;
     cpu->q8 = q8;
+    cpu->base.int8 = q8 ? q8->name : NULL;
     size_t bytes = (size_t)cpu->base.threads * MX_CPU_SCRATCH * sizeof(float);
     cpu->scratch = mx_host_alloc(&cpu->base, bytes);
     cpu->spans = mx_host_alloc(&cpu->base, MX_CPU_SPAN_FLOATS * sizeof(float));

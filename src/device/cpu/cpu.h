@@ -22,7 +22,7 @@ struct mx_cpu {
     int64_t act_blocks;          /* capacity */
     int64_t act_width;           /* blocks of the widest bound weight */
     struct mx_cpu_chunk *chunks; /* memory of weights, cpu_weight.c */
-    unsigned checked, broken;    /* formats whose int8 kernels were checked, and failed */
+    uint64_t checked, broken;    /* formats whose int8 kernels were checked, and failed */
 };
 
 /* What weight_bind() hangs on a weight in the fast profile: a copy in large pages. */

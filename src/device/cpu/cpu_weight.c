@@ -155,23 +155,27 @@ static void fill(struct mx_cpu *cpu, const struct mx_weight *w, struct mx_cpu_we
 
 /* ---- Binding ------------------------------------------------------------------------------- */
 
-/* A format's number: bits 2..6 and 8, two groups of AFFINE, three other ways to scale. */
-static unsigned format_bit(const struct mx_panels *p)
+/* A format's bit: bits 2..6 and 8, two groups of AFFINE by two types of scales, three other ways to
+ * scale. */
+static uint64_t format_bit(const struct mx_panels *p)
 {
-    unsigned way = p->scaling == MX_PANEL_AFFINE ? (p->subs == 1) : 1u + (unsigned)p->scaling;
-    return 1u << (6 * way + (p->bits == 8 ? 5 : (unsigned)p->bits - 2));
+    unsigned way =
+        p->scaling == MX_PANEL_AFFINE ? (p->subs == 1) + 5u * p->bf16 : 1u + (unsigned)p->scaling;
+    return UINT64_C(1) << (6 * way + (p->bits == 8 ? 5 : (unsigned)p->bits - 2));
 }
 
 /* The self-check of a format, once. */
 static bool kernels_work(struct mx_cpu *cpu, const struct mx_panels *p)
 {
-    unsigned bit = format_bit(p);
+    uint64_t bit = format_bit(p);
     if (!(cpu->checked & bit)) {
         cpu->checked |= bit;
         if (!mx_cpu_check_q8(cpu->q8, p)) {
             cpu->broken |= bit;
-            cpu->base.note = "int8 kernels of a weight format failed their self-check; it runs in "
-                             "float32";
+            if (!cpu->base.note)
+                cpu->base.note =
+                    "int8 kernels of a weight format failed their self-check; it runs in "
+                    "float32";
         }
     }
     return !(cpu->broken & bit);
@@ -181,15 +185,16 @@ void mx_cpu_probe(struct mx_cpu *cpu, struct mx_device_probe *p)
 {
     static const int types[] = {MX_GGUF_Q4_0, MX_GGUF_Q4_1, MX_GGUF_Q5_0, MX_GGUF_Q5_1,
                                 MX_GGUF_Q8_0, MX_GGUF_Q4_K, MX_GGUF_Q5_K, MX_GGUF_Q6_K};
-    enum { MLX = 12, ALL = MLX + sizeof types / sizeof *types };
+    enum { MLX = 24, ALL = MLX + sizeof types / sizeof *types };
     if (!cpu->q8)
         return;
     p->int8 = cpu->q8->name;
     for (int i = 0; i < ALL; i++) {
         struct mx_panels form;
-        struct mx_weight w = {.kind = MX_W_MLXQ, .out = 16, .in = 256, .sdtype = MX_F16};
-        w.bits = i / 2 + 2 < 7 ? i / 2 + 2 : 8;
+        struct mx_weight w = {.kind = MX_W_MLXQ, .out = 16, .in = 256};
+        w.bits = i / 4 + 2 < 7 ? i / 4 + 2 : 8;
         w.group = i % 2 ? 64 : 32;
+        w.sdtype = i / 2 % 2 ? MX_BF16 : MX_F16;
         if (i >= MLX) {
             w.kind = MX_W_GGUF;
             w.gguf_type = types[i - MLX];

@@ -19,6 +19,13 @@ struct tile_config {
     uint8_t rows[16];
 };
 
+/* Stores before this are done before what follows: the tile intrinsics of gcc 12 do not say which
+ * memory they read. */
+static inline void settle(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
 /* Tiles 0-3: sums of the sub-blocks; 4: activations; 5: codes. */
 static void configure(int subs)
 {
@@ -33,6 +40,7 @@ static void configure(int subs)
     c.bytes[4] = (uint16_t)(MX_PANEL_BLOCK / subs);
     c.rows[5] = (uint8_t)(STEPS / subs);
     c.bytes[5] = STEP_BYTES;
+    settle(); /* the intrinsic does not tell the compiler that it reads all of c */
     _tile_loadconfig(&c);
 }
 
@@ -103,6 +111,7 @@ ALWAYS void panel_tiles(struct q8_shape sh, const struct mx_panels *p, const uin
         }
         if (sh.bits != 8)
             unpack_block(sh.bits, at, bytes);
+        settle();
         UNROLL
         for (int s = 0; s < sh.subs; s++)
             w[s] = load_scales(sh, p->bf16, at + code_bytes(sh.bits), s, 0, d, dmin);
