@@ -238,11 +238,8 @@ static void test_learned_state(void **state)
     int32_t prompt[60];
     struct answer a, b;
     const char *tmp = getenv("TMPDIR");
-    mtplx_gen_options o = {.depth = 8,
-                           .policy = MTPLX_DEPTH_AUTO,
-                           .max_tokens = 40,
-                           .ignore_stop = true,
-                           .context_copy = true};
+    mtplx_gen_options o = {
+        .depth = 8, .policy = MTPLX_DEPTH_AUTO, .max_tokens = 40, .context_copy = true};
     snprintf(dir, sizeof dir, "%s/mtplx-learned-%ld", tmp ? tmp : "/tmp", (long)getpid());
     setenv("MTPLX_STATE_DIR", dir, 1);
     static const char *const hostile[] = {
@@ -261,6 +258,16 @@ static void test_learned_state(void **state)
     assert_false(mx_file_exists(path));
     mtplx_model_free(m);
     assert_true(mx_file_exists(path));
+    unlink(path);
+    m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 1});
+    o.ignore_stop = true;
+    run(m, prompt, 60, o, &b);
+    mtplx_model_free(m);
+    assert_false(mx_file_exists(path)); /* a benchmark leaves nothing behind */
+    o.ignore_stop = false;
+    m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 1});
+    run(m, prompt, 60, o, &b);
+    mtplx_model_free(m);
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         m = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 1});
         assert_non_null(mx_state_get(m->state, "depth"));

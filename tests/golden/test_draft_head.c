@@ -348,8 +348,7 @@ static void remove_dir(const char *path)
 static int missed(mtplx_model *m)
 {
     int32_t out[NEW_TOKENS];
-    mtplx_gen_options o = {
-        .sampling = greedy, .max_tokens = NEW_TOKENS, .depth = 2, .ignore_stop = true};
+    mtplx_gen_options o = {.sampling = greedy, .max_tokens = NEW_TOKENS, .depth = 2};
     size_t n = answer(m, 1, o, out, NULL);
     int count = 0;
     for (size_t i = 0; i < n; i++)
