@@ -153,7 +153,7 @@ PREFIX_SRC := src/runtime/model.c
 PREFIX_FLAGS := -DMX_DATADIR='"$(PREFIX)/share/mtplx"'
 
 # Fuzz targets feed parsers. Their build leaves the kernels bare, which take minutes to instrument.
-BARE_SRC := $(if $(findstring fuzzer,$(SANITIZE)),src/device/cpu/kernels_%)
+BARE_SRC := $(if $(findstring fuzzer,$(SANITIZE)),src/device/cpu/kernels_% src/device/cpu/q8_%)
 
 file_flags = $(call isa_flags,$1) $(call INCLUDES,$1) \
 	$(if $(filter $(PREFIX_SRC),$1),$(PREFIX_FLAGS)) \
