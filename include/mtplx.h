@@ -351,7 +351,9 @@ MTPLX_API mtplx_status mtplx_gen_step(mtplx_gen *gen, mtplx_error *err);
 /* The same for several generations of one model: decode cycles share their passes, a prompt chunk
  * has its own; finished ones are skipped. Each gets the tokens it would have got alone (sampled
  * under an adaptive policy: other tokens of the same law, since depths differ). Returns the first
- * failure; the generations that did not fail have advanced, the others are finished. */
+ * failure; the generations that did not fail have advanced, the others are finished. A list that
+ * cannot be stepped together (two models, a sequence twice) is refused as a whole with ARGUMENT,
+ * and its generations stay as they were. */
 MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
 
 /* Tokens of the answer so far; valid until the generation is freed. */

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char usage[] =
@@ -243,6 +244,16 @@ static mtplx_status write_checkpoint(const struct arguments *a, struct synth_pla
     return status;
 }
 
+/* A file is written beside OUT and moved there, which would replace a link or a device. */
+static mtplx_status check_target(const struct arguments *a, mtplx_error *err)
+{
+    struct stat st;
+    if (a->gguf && lstat(a->out, &st) == 0 && !S_ISREG(st.st_mode))
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "%.200s is there and is not a regular file",
+                        a->out);
+    return MTPLX_OK;
+}
+
 int main(int argc, char **argv)
 {
     struct arguments a = parse(argc, argv);
@@ -252,6 +263,8 @@ int main(int argc, char **argv)
     mtplx_status status = synth_geometry_check(&a.g, &err);
     if (status == MTPLX_OK)
         status = synth_plan_make(&plan, &a.g, &err);
+    if (status == MTPLX_OK)
+        status = check_target(&a, &err);
     if (status == MTPLX_OK)
         status = write_checkpoint(&a, &plan, &err);
     if (status == MTPLX_OK)

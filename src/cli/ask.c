@@ -173,7 +173,8 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                   .kind = MX_CLI_UINT64,
                   .env = "MTPLX_SEED",
                   .fallback = "0",
-                  .help = "Seed of the sampler: the same seed gives the same answer."},
+                  .help = "Seed of the sampler: the same seed gives the same answer, unless "
+                          "--depth auto lets measured times have a say."},
     [ASK_DEVICE] = {.name = "device",
                     .kind = MX_CLI_CHOICE,
                     .choices = "auto cpu ref",

@@ -281,6 +281,9 @@ static mtplx_status load_model(struct bench_run *b)
     if (st == MTPLX_OK && (path || embedded))
         b->model = mtplx_model_load(path ? path : embedded, &options, &b->err);
     mtplx_free(embedded);
+    if (b->model && !mtplx_model_get_info(b->model)->has_mtp &&
+        value(b, BENCH_DEPTHS)->source == MX_CLI_EXPLICIT)
+        mx_cli_complain("bench", "no MTP head is loaded, so --depths is ignored");
     return b->model ? MTPLX_OK : b->err.status;
 }
 
@@ -340,6 +343,16 @@ static mtplx_status measure(struct bench_run *b)
     return st == MTPLX_OK && !mx_cli_signal() ? report(b, &r) : st;
 }
 
+/* Two reports cannot share standard output. */
+static mtplx_status check_outputs(struct bench_run *b)
+{
+    const char *json = value(b, BENCH_JSON)->text, *csv = value(b, BENCH_CSV)->text;
+    if (json && csv && is_stdout(json) && is_stdout(csv))
+        return mx_error(&b->err, MTPLX_ERR_ARGUMENT,
+                        "--json - and --csv - would mix; give one of them a file");
+    return MTPLX_OK;
+}
+
 static int run(const struct mx_cli_args *args, struct mx_cli_out *out)
 {
     struct bench_run b = {.args = args, .out = out};
@@ -349,6 +362,8 @@ static int run(const struct mx_cli_args *args, struct mx_cli_out *out)
         st = check_file(&b, value(&b, BENCH_JSON)->text);
     if (st == MTPLX_OK)
         st = check_file(&b, value(&b, BENCH_CSV)->text);
+    if (st == MTPLX_OK)
+        st = check_outputs(&b);
     if (st == MTPLX_OK) {
         rc = MX_EXIT_FAILURE;
         st = load_model(&b);

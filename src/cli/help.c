@@ -191,7 +191,7 @@ static void help_environment(struct mx_cli_out *out)
           "Where measured speed and acceptance are kept between runs, instead of the user's cache "
           "directory; off keeps nothing.",
           HELP_COLUMN + 4);
-    entry(&b, "MTPLX_CPU", "Forces an instruction set: ref, generic, avx2, avx512 or neon.",
+    entry(&b, "MTPLX_CPU", "Forces an instruction set: ref, generic, avx2, avx512, amx or neon.",
           HELP_COLUMN + 4);
     entry(&b, "NO_COLOR, MTPLX_NO_COLOR", "Set to anything: plain text.", HELP_COLUMN + 4);
     flush(&b, out);

@@ -572,7 +572,7 @@ static void learn(mtplx_gen *g, uint64_t ns)
     g->stats.depths[g->drafted]++;
     g->stats.probes += g->plan.probe;
     g->stats.copy_cycles += c.copied > 0;
-    if (g->plan.ns > 0) {
+    if (g->plan.ns > 1000) { /* less is no time but the scale before anything was measured */
         g->stats.predicted_ns += (uint64_t)g->plan.ns;
         g->stats.measured_ns += ns;
     }
