@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "mtplx.h"
+#include "tools/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,18 +56,11 @@ static void die(const char *what, const mtplx_error *err)
     exit(1);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const double *v, int n)
 {
     double sorted[MOST_ROUNDS];
     memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return mx_bench_spread(sorted, n).median;
 }
 
 static int32_t *chat_prompt(mtplx_model *m, const char *prompt, size_t *n)

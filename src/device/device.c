@@ -225,6 +225,13 @@ static struct mx_device *open_isa(const struct isa *isa, int threads, mtplx_erro
     struct mx_device *d = mx_cpu_open(isa->k, isa->q8, threads, err);
     if (d)
         d->name = isa->device;
+    return d;
+}
+
+/* A forced set runs although it fails the self-check, but says so. */
+static struct mx_device *open_checked(const struct isa *isa, int threads, mtplx_error *err)
+{
+    struct mx_device *d = open_isa(isa, threads, err);
     if (d && !mx_cpu_check_floats(isa->k))
         d->note = "the float kernels that MTPLX_CPU asks for failed their self-check";
     return d;
@@ -239,7 +246,7 @@ static struct mx_device *open_forced(const char *name, int threads, mtplx_error 
     char have[64] = "ref";
     for (int i = 0; i < n; i++) {
         if (strcmp(list[i].name, name) == 0)
-            return open_isa(&list[i], threads, err);
+            return open_checked(&list[i], threads, err);
         size_t len = strlen(have);
         snprintf(have + len, sizeof have - len, ", %s", list[i].name);
     }
@@ -256,7 +263,7 @@ static struct mx_device *open_best(int threads, mtplx_error *err)
     while (i + 1 < n && !mx_cpu_check_floats(list[i].k))
         i++;
     struct mx_device *d = open_isa(&list[i], threads, err);
-    if (d && i > 0 && !d->note)
+    if (d && i > 0)
         d->note = "faster kernels that this processor claims to run failed their self-check";
     return d;
 }

@@ -159,8 +159,9 @@ INLINE float top_lane(__m256i v)
 }
 
 /* 16 floats to codes; returns their sum. */
-INLINE int32_t codes16(const float *x, __m256 inv, int8_t *code)
+INLINE int32_t codes16(const float *x, float factor, int8_t *code)
 {
+    __m256 inv = _mm256_set1_ps(factor);
     __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), inv));
     __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), inv));
     __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
@@ -170,48 +171,18 @@ INLINE int32_t codes16(const float *x, __m256 inv, int8_t *code)
     return sum_lanes(_mm256_add_epi32(a, b));
 }
 
-INLINE void quantise_group(const float *x, int n, int8_t *code, float *scale, float *sum,
-                           int32_t *neg8, int32_t *neg8q)
+/* Largest magnitude of n floats, found among bit patterns. */
+INLINE float largest(const float *x, int n)
 {
     __m256i most = _mm256_setzero_si256(), mask = _mm256_set1_epi32(0x7fffffff);
     for (int i = 0; i < n; i += 8) {
         __m256i bits = _mm256_castps_si256(_mm256_loadu_ps(x + i));
         most = _mm256_max_epi32(most, _mm256_and_si256(bits, mask));
     }
-    float top = top_lane(most);
-    bool finite = top <= FLT_MAX, live = finite && top >= MX_Q8_TINY;
-    int32_t total = 0;
-    for (int i = 0; i < n; i += 16) {
-        static const float zeros[16];
-        int32_t part =
-            codes16(live ? x + i : zeros, _mm256_set1_ps(live ? 127.0f / top : 0.0f), code + i);
-        neg8q[i / 16] = -8 * part;
-        total += part;
-    }
-    *scale = finite ? (live ? top / 127.0f : 0.0f) : NAN;
-    *sum = *scale * (float)total;
-    *neg8 = -8 * total;
+    return top_lane(most);
 }
 
-static void q8_quantise(const float *x, int64_t in, int group, struct mx_q8_block *q)
-{
-    for (int64_t k = 0; k < in; k += MX_PANEL_BLOCK, q++) {
-        float padded[MX_PANEL_BLOCK];
-        const float *v = x + k;
-        if (in - k < MX_PANEL_BLOCK) {
-            for (int i = 0; i < MX_PANEL_BLOCK; i++)
-                padded[i] = k + i < in ? v[i] : 0.0f;
-            v = padded;
-        }
-        if (group == 64) {
-            quantise_group(v, 64, q->code, q->scale, q->sum, q->neg8, q->neg8q);
-            continue;
-        }
-        for (int g = 0; g < 2; g++)
-            quantise_group(v + 32 * g, 32, q->code + 32 * g, q->scale + g, q->sum + g, q->neg8 + g,
-                           q->neg8q + 2 * g);
-    }
-}
+#include "device/cpu/q8_quantise.h"
 
 #define Q_NAME "avx2-int8"
 #define Q_TABLE mx_q8_avx2
