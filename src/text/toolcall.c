@@ -69,6 +69,47 @@ static const struct syntax syntaxes[] = {
                       {"{", &mx_tool_reader_json, .taken = true}},
             .closes = {"</tool_call>"},
         },
+    [MX_TOOLS_GLM] =
+        {
+            .name = "glm",
+            .start = "<tool_call>",
+            .hints = {"<arg_key>"},
+            .items = {{"<tool_call>", &mx_tool_reader_glm, .bare = true}},
+        },
+    [MX_TOOLS_GEMMA4] =
+        {
+            .name = "gemma4",
+            .start = "<|tool_call>",
+            .hints = {"<|tool_call>", "<tool_call|>"},
+            .items = {{"<|tool_call>", &mx_tool_reader_gemma, .bare = true}},
+        },
+    [MX_TOOLS_DEEPSEEK_V3] =
+        {
+            .name = "deepseek_v3",
+            .start = "<｜tool▁calls▁begin｜>",
+            .hints = {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"},
+            .opens = {"<｜tool▁calls▁begin｜>"},
+            .items = {{"<｜tool▁call▁begin｜>", &mx_tool_reader_deepseek, .bare = true}},
+            .closes = {"<｜tool▁calls▁end｜>"},
+        },
+    [MX_TOOLS_DSML] =
+        {
+            .name = "dsml",
+            .start = "<｜DSML｜tool_calls>",
+            .hints = {"｜DSML｜"},
+            .opens = {"<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"},
+            .items = {{"<｜DSML｜invoke name=\"", &mx_tool_reader_dsml}},
+            .closes = {"</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"},
+        },
+    [MX_TOOLS_MINIMAX] =
+        {
+            .name = "minimax",
+            .start = "<minimax:tool_call>",
+            .hints = {"<minimax:tool_call>", "minimax:tool_call"},
+            .opens = {"<minimax:tool_call>"},
+            .items = {{"<invoke name=\"", &mx_tool_reader_minimax}},
+            .closes = {"</minimax:tool_call>"},
+        },
 };
 
 static const struct syntax *syntax_of(enum mx_tool_syntax s)
@@ -78,7 +119,9 @@ static const struct syntax *syntax_of(enum mx_tool_syntax s)
 
 enum mx_tool_syntax mx_tool_syntax_of(const char *template_text)
 {
-    static const enum mx_tool_syntax order[] = {MX_TOOLS_QWEN_XML, MX_TOOLS_HERMES};
+    static const enum mx_tool_syntax order[] = {
+        MX_TOOLS_DSML, MX_TOOLS_DEEPSEEK_V3, MX_TOOLS_MINIMAX, MX_TOOLS_GEMMA4,
+        MX_TOOLS_GLM,  MX_TOOLS_QWEN_XML,    MX_TOOLS_HERMES};
     for (size_t i = 0; template_text && i < sizeof order / sizeof *order; i++) {
         for (int k = 0; k < 2; k++) {
             const char *hint = syntaxes[order[i]].hints[k];

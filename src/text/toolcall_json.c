@@ -169,3 +169,109 @@ static bool end_json(struct mx_tool_item *item)
 }
 
 const struct mx_tool_reader mx_tool_reader_json = {NULL, step_json, end_json};
+
+/* ---- DeepSeek V3 ---- */
+
+/* NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>, and the older form
+ * function<｜tool▁sep｜>NAME\n```json\n{..}\n```<｜tool▁call▁end｜>. */
+enum deepseek_state { D_NAME = 0, D_KIND, D_OLD_NAME, D_FENCE, D_OBJECT, D_BEHIND };
+
+static const char sep[] = "<｜tool▁sep｜>";
+
+static bool take_name(struct mx_tool_item *item, char c, const char *end)
+{
+    mx_strbuf_putc(&item->name, c);
+    if (!mx_tool_ends_with(&item->name, end))
+        return false;
+    item->name.len -= strlen(end);
+    item->name.data[item->name.len] = '\0';
+    return true;
+}
+
+static enum mx_item_step begin_object(struct mx_tool_item *item)
+{
+    item->named = item->name.len > 0;
+    item->state = D_OBJECT;
+    return item->named ? MX_ITEM_MORE : MX_ITEM_BROKEN;
+}
+
+static enum mx_item_step step_deepseek_name(struct mx_tool_item *item, char c)
+{
+    bool old = item->state == D_OLD_NAME;
+    if (item->name.len >= MX_TOOL_NAME_MAX || (c == '\n' && !old))
+        return MX_ITEM_BROKEN;
+    if (!take_name(item, c, old ? "\n" : sep))
+        return MX_ITEM_MORE;
+    if (old) {
+        item->state = D_FENCE;
+        item->named = item->name.len > 0;
+        return item->named ? MX_ITEM_MORE : MX_ITEM_BROKEN;
+    }
+    if (strcmp(item->name.data, "function") != 0)
+        return begin_object(item);
+    item->state = D_KIND;
+    return MX_ITEM_MORE;
+}
+
+/* Behind "function" and the separator: the arguments of a tool of that name, or the name. */
+static enum mx_item_step step_kind(struct mx_tool_item *item, char c)
+{
+    if (c == '{')
+        item->named = true;
+    else
+        mx_strbuf_clear(&item->name);
+    item->state = c == '{' ? D_OBJECT : D_OLD_NAME;
+    if (c != '{')
+        return step_deepseek_name(item, c);
+    return take_object(item, c) == MX_JSON_BAD ? MX_ITEM_BROKEN : MX_ITEM_MORE;
+}
+
+static enum mx_item_step step_object(struct mx_tool_item *item, char c)
+{
+    enum mx_json_step s = take_object(item, c);
+    if (s == MX_JSON_DONE)
+        item->state = D_BEHIND;
+    return s == MX_JSON_MORE || s == MX_JSON_DONE ? MX_ITEM_MORE : MX_ITEM_BROKEN;
+}
+
+/* Takes a byte of one of the tags, blanks before it apart; the tag's index once it is complete. */
+static int take_tag(struct mx_tool_item *item, char c, const char *const *tags)
+{
+    if (item->token.len == 0 && mx_tool_is_blank(c))
+        return MX_TOOL_PREFIX;
+    mx_strbuf_putc(&item->token, c);
+    int tag = mx_tool_match(tags, item->token.data, item->token.len);
+    if (tag >= 0)
+        mx_strbuf_clear(&item->token);
+    return tag;
+}
+
+static enum mx_item_step step_deepseek(struct mx_tool_item *item, char c)
+{
+    static const char *const fence[] = {"```json", NULL};
+    static const char *const behind[] = {"```", "<｜tool▁call▁end｜>", NULL};
+    int tag;
+    switch ((enum deepseek_state)item->state) {
+    case D_NAME:
+    case D_OLD_NAME: return step_deepseek_name(item, c);
+    case D_KIND: return step_kind(item, c);
+    case D_FENCE:
+        tag = take_tag(item, c, fence);
+        item->state = tag == 0 ? D_OBJECT : D_FENCE;
+        return tag == MX_TOOL_OTHER ? MX_ITEM_BROKEN : MX_ITEM_MORE;
+    case D_OBJECT: return step_object(item, c);
+    case D_BEHIND:
+        tag = take_tag(item, c, behind);
+        if (tag == 1)
+            return MX_ITEM_DONE;
+        return tag == MX_TOOL_OTHER ? MX_ITEM_BROKEN : MX_ITEM_MORE;
+    }
+    return MX_ITEM_BROKEN;
+}
+
+static bool end_deepseek(struct mx_tool_item *item)
+{
+    return item->state == D_BEHIND;
+}
+
+const struct mx_tool_reader mx_tool_reader_deepseek = {NULL, step_deepseek, end_deepseek};

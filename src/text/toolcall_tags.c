@@ -141,7 +141,8 @@ static enum mx_item_step end_name(struct mx_tool_item *item)
 {
     while (item->name.len > 0 && mx_tool_is_blank(item->name.data[item->name.len - 1]))
         item->name.data[--item->name.len] = '\0';
-    if (item->name.len == 0)
+    const char *name = item->name.data;
+    if (item->name.len == 0 || memchr(name, ' ', item->name.len))
         return MX_ITEM_BROKEN;
     item->named = true;
     item->state = TAGS;

@@ -41,9 +41,18 @@ static json_t *parse(const char *text)
 
 /* Events as text: T(..), B0(name), A0(..), E0; neighbours of T and A joined. */
 struct log {
-    struct mx_strbuf text;
-    int last; /* event, -1 at first */
+    struct mx_strbuf text, args; /* args: of the last call */
+    int last;                    /* event, -1 at first */
 };
+
+/* The arguments of a complete call are one JSON object. */
+static void assert_object(const struct mx_strbuf *b)
+{
+    json_error_t e;
+    json_t *v = json_loadb(b->data, b->len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
+    assert_true(json_is_object(v));
+    json_decref(v);
+}
 
 static void record(void *arg, enum mx_tool_event event, int call, const char *text, size_t n)
 {
@@ -57,6 +66,12 @@ static void record(void *arg, enum mx_tool_event event, int call, const char *te
         mx_strbuf_printf(&l->text, "%c%d(", "TBAE"[event], call);
     mx_strbuf_append(&l->text, text, n);
     mx_strbuf_putc(&l->text, ')');
+    if (event == MX_TOOL_BEGIN)
+        mx_strbuf_clear(&l->args);
+    else if (event == MX_TOOL_ARGS)
+        mx_strbuf_append(&l->args, text, n);
+    else if (event == MX_TOOL_END)
+        assert_object(&l->args);
     l->last = (int)event;
 }
 
@@ -82,6 +97,7 @@ static void run_cut(struct run *r, const char *text, size_t n, size_t cut, size_
     r->counts = *mx_toolcall_get_counts(t);
     mx_toolcall_free(t);
     mx_strbuf_puts(&l.text, "");
+    mx_strbuf_free(&l.args);
     r->log = mx_strbuf_steal(&l.text, NULL);
 }
 
@@ -357,13 +373,404 @@ static void test_hermes_broken(void **state)
     assert_int_equal(c.unknown_tool, 1);
 }
 
+/* ---- Other syntaxes ---- */
+
+static void test_glm(void **state)
+{
+    (void)state;
+    struct mx_toolcall_counts c;
+    c = check(MX_TOOLS_GLM,
+              "Hm.\n<tool_call>get\n<arg_key>city</arg_key>\n<arg_value> New\nYork\n</arg_value>\n"
+              "<arg_key>days</arg_key><arg_value>3</arg_value>\n</tool_call>\n<tool_call>ping"
+              "</tool_call>",
+              "T(Hm.)B0(get)A0({\"city\":\" New\\nYork\\n\",\"days\":3})E0()B1(ping)A1({})E1()");
+    assert_int_equal(c.parsed, 2);
+    check(MX_TOOLS_GLM, "<tool_call>\nping\n</tool_call>", "B0(ping)A0({})E0()");
+    check(MX_TOOLS_GLM, "<tool_call>get\n<arg_key>days</arg_key>\n<arg_value>3</arg_value></tool",
+          "B0(get)A0({\"days\":3})E0()");
+    check(MX_TOOLS_GLM,
+          "<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>a</arg_value>b</arg_value>"
+          "</tool_call>",
+          "B0(get)A0({\"city\":\"a</arg_value>b\"})E0()");
+    check_text(MX_TOOLS_GLM, "<tool_call>get\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>");
+    check_text(MX_TOOLS_GLM, "<tool_call>get\n<arg_key>days</arg_key>\n3</tool_call>");
+    check_text(MX_TOOLS_GLM, "the <tool_call> of get");
+    c = check_text(MX_TOOLS_GLM, "<tool_call>nope\n</tool_call>");
+    assert_int_equal(c.unknown_tool, 1);
+}
+
+#define GEMMA(body) "<|tool_call>call:" body "<tool_call|>"
+
+static void test_gemma(void **state)
+{
+    (void)state;
+    check(MX_TOOLS_GEMMA4, "a " GEMMA("get{city:<|\"|>New <b> \"York\"<|\"|>,days:3,deep:true}"),
+          "T(a)B0(get)A0({\"city\":\"New <b> \\\"York\\\"\",\"days\":3,\"deep\":true})E0()");
+    check(MX_TOOLS_GEMMA4,
+          GEMMA("get{map:{a:[1, -2.5e3,[],{}],<|\"|>b c<|\"|> : null }, list:[<|\"|><|\"|>]}")
+              GEMMA("ping{}"),
+          "B0(get)A0({\"map\":{\"a\":[1,-2.5e3,[],{}],\"b c\":null},\"list\":[\"\"]})E0()"
+          "B1(ping)A1({})E1()");
+    check(MX_TOOLS_GEMMA4, GEMMA("get{city:New York ,days:1 }"),
+          "B0(get)A0({\"city\":\"New York\",\"days\":1})E0()");
+    check(MX_TOOLS_GEMMA4, "<|tool_call>call:ping{}", "B0(ping)A0({})E0()");
+    check(MX_TOOLS_GEMMA4, "<|tool_call>call:ping{}<tool_", "B0(ping)A0({})E0()");
+    static const char *const broken[] = {
+        GEMMA("get{city}"),    GEMMA("get{city:}"),
+        GEMMA("get{:1}"),      GEMMA("get{a:1,}"),
+        GEMMA("get{a:[1}}"),   GEMMA("get{a:[1,]}"),
+        GEMMA("get{a:1,a:2}"), GEMMA("get{a:<|\"|>b}"),
+        GEMMA("get{a:1}}"),    GEMMA("{}"),
+        GEMMA("get{a:\"b\"}"), GEMMA("nope{a:1}"),
+        GEMMA("get "),         "<|tool_call>get{}<tool_call|>",
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        check_text(MX_TOOLS_GEMMA4, broken[i]);
+}
+
+#define V3_CALL(body) "<｜tool▁call▁begin｜>" body "<｜tool▁call▁end｜>"
+#define V3(calls) "<｜tool▁calls▁begin｜>" calls "<｜tool▁calls▁end｜>"
+
+static void test_deepseek(void **state)
+{
+    (void)state;
+    check(MX_TOOLS_DEEPSEEK_V3,
+          "Wait.\n\n" V3(
+              V3_CALL("get<｜tool▁sep｜>{\"a\": \"é\"}") "\n" V3_CALL("ping<｜tool▁sep｜>{}")),
+          "T(Wait.)B0(get)A0({\"a\": \"é\"})E0()B1(ping)A1({})E1()");
+    check(MX_TOOLS_DEEPSEEK_V3, V3(V3_CALL("function<｜tool▁sep｜>get\n```json\n{\"a\": 1}\n```")),
+          "B0(get)A0({\"a\": 1})E0()");
+    check(MX_TOOLS_DEEPSEEK_V3, V3_CALL("ping<｜tool▁sep｜>{}") " x", "B0(ping)A0({})E0()T( x)");
+    check(MX_TOOLS_DEEPSEEK_V3, "<｜tool▁calls▁begin｜>" V3_CALL("ping<｜tool▁sep｜>{}"),
+          "B0(ping)A0({})E0()");
+    check_text(MX_TOOLS_DEEPSEEK_V3, V3_CALL("get<｜tool▁sep｜>[]"));
+    check_text(MX_TOOLS_DEEPSEEK_V3, V3_CALL("get<｜tool▁sep｜>"));
+    check_text(MX_TOOLS_DEEPSEEK_V3, V3_CALL("<｜tool▁sep｜>{}"));
+    check_text(MX_TOOLS_DEEPSEEK_V3, V3_CALL("get<｜tool▁sep｜>{\"a\":1} x"));
+    check_text(MX_TOOLS_DEEPSEEK_V3, "<｜User｜> <｜tool▁cal");
+}
+
+#define DSML(body) "<｜DSML｜tool_calls>\n" body "</｜DSML｜tool_calls>"
+#define INVOKE(name, body) "<｜DSML｜invoke name=\"" name "\">\n" body "</｜DSML｜invoke>\n"
+#define PARAMETER(key, string, value)                                                              \
+    "<｜DSML｜parameter name=\"" key "\"" string ">" value "</｜DSML｜parameter>\n"
+
+static void test_dsml(void **state)
+{
+    (void)state;
+    check(MX_TOOLS_DSML,
+          DSML(INVOKE("get", PARAMETER("days", " string=\"true\"", "3")
+                                 PARAMETER("city", " string=\"false\"", "{\"a\": 1}")
+                                     PARAMETER("deep", " string=\"false\"", "\"x\"")
+                                         PARAMETER("ratio", "", "4")) INVOKE("ping", "")),
+          "B0(get)A0({\"days\":\"3\",\"city\":{\"a\": 1},\"deep\":\"x\",\"ratio\":4})E0()"
+          "B1(ping)A1({})E1()");
+    check(MX_TOOLS_DSML, "<｜DSML｜function_calls>" INVOKE("ping", "") "</｜DSML｜function_calls>",
+          "B0(ping)A0({})E0()");
+    check(MX_TOOLS_DSML, "<｜DSML｜function_calls>" INVOKE("ping", ""), "B0(ping)A0({})E0()");
+    check_text(MX_TOOLS_DSML, INVOKE("ping", ""));
+    check_text(MX_TOOLS_DSML, DSML(INVOKE("get", PARAMETER("a", " string=\"no\"", "b"))));
+    check_text(MX_TOOLS_DSML, DSML(INVOKE("nope", "")));
+}
+
+static void test_minimax(void **state)
+{
+    (void)state;
+    check(MX_TOOLS_MINIMAX,
+          "Go.\n<minimax:tool_call>\n<invoke name=\"get\">\n<parameter "
+          "name=\"city\">Rome</parameter>\n"
+          "<parameter name=\"days\">2</parameter>\n</invoke>\n<invoke name=\"ping\"></invoke>\n"
+          "</minimax:tool_call>\n",
+          "T(Go.)B0(get)A0({\"city\":\"Rome\",\"days\":2})E0()B1(ping)A1({})E1()");
+    check_text(MX_TOOLS_MINIMAX, "<invoke name=\"get\"></invoke>");
+    check_text(MX_TOOLS_MINIMAX, "<minimax:tool_call><invoke name=\"get\"><x></invoke>");
+}
+
+static void test_syntax_of_templates(void **state)
+{
+    (void)state;
+    assert_int_equal(mx_tool_syntax_of(NULL), MX_TOOLS_NONE);
+    assert_int_equal(mx_tool_syntax_of("{{ messages }}"), MX_TOOLS_NONE);
+    assert_int_equal(mx_tool_syntax_of("<tool_call>\n{\"name\":"), MX_TOOLS_HERMES);
+    assert_int_equal(mx_tool_syntax_of("<tool_call>\n<function=x>"), MX_TOOLS_QWEN_XML);
+    assert_int_equal(mx_tool_syntax_of("<tool_call>' + n + '<arg_key>"), MX_TOOLS_GLM);
+    assert_int_equal(mx_tool_syntax_of("'<|tool_call>call:'"), MX_TOOLS_GEMMA4);
+    assert_int_equal(mx_tool_syntax_of("<｜tool▁calls▁begin｜>"), MX_TOOLS_DEEPSEEK_V3);
+    assert_int_equal(mx_tool_syntax_of("<｜DSML｜tool_calls>"), MX_TOOLS_DSML);
+    assert_int_equal(mx_tool_syntax_of("<minimax:tool_call> <tool_call>"), MX_TOOLS_MINIMAX);
+    for (int s = MX_TOOLS_NONE; s <= MX_TOOLS_MINIMAX; s++) {
+        assert_non_null(mx_tool_syntax_name((enum mx_tool_syntax)s));
+        assert_int_equal(mx_tool_syntax_start((enum mx_tool_syntax)s) == NULL, s == MX_TOOLS_NONE);
+    }
+}
+
+/* ---- Limits and policies ---- */
+
+static void test_long_calls_stream(void **state)
+{
+    (void)state;
+    struct mx_toolcall_counts c;
+    c = check_hold(MX_TOOLS_QWEN_XML, 30, "a\n" XML(PARAM("city", "a long text that goes on")),
+                   "T(a)B0(get)A0({\"city\":\"a long text that goes on\"})E0()");
+    assert_int_equal(c.parsed, 1);
+    /* What cannot be taken back has no end. */
+    c = check_hold(
+        MX_TOOLS_QWEN_XML, 30, XML(PARAM("city", "a long text that goes on") "oops"),
+        "B0(get)A0({\"city\":\"a long text that goes on\\n</parameter>\\noops</function>\\n"
+        "</tool_call>)");
+    assert_int_equal(c.malformed, 1);
+    c = check_hold(MX_TOOLS_QWEN_XML, 30,
+                   XML(PARAM("days", "1") "<parameter=city>\na<parameter=</parameter>\n<para"),
+                   "B0(get)A0({\"days\":1,\"city\":\"a<parameter=</parameter>\\n<para</function>\\n"
+                   "</tool_call>)");
+    c = check_hold(MX_TOOLS_HERMES, 10,
+                   HERMES("{\"name\":\"get\",\"arguments\":{\"a\":\"xyz\",}}")
+                       HERMES("{\"name\":\"ping\"}"),
+                   "B0(get)A0({\"a\":\"xyz\",)T(}}\n</tool_call>)B1(ping)A1({})E1()");
+    assert_int_equal(c.malformed, 1);
+    assert_int_equal(c.parsed, 1);
+    check_hold(MX_TOOLS_HERMES, 10, HERMES("{\"name\":\"get\",\"arguments\":{\"a\":1}}}"),
+               "B0(get)A0({\"a\":1})T(}\n</tool_call>)");
+    check_hold(MX_TOOLS_HERMES, 10, "<tool_call>{\"name\":\"get\",\"arguments\":{\"a\":[1, ",
+               "B0(get)A0({\"a\":[1, )");
+    /* Without a name nothing can be let go. */
+    check_hold(MX_TOOLS_HERMES, 10, HERMES("{\"arguments\":{\"a\":\"xyz\"},\"name\":\"get\"}"),
+               "B0(get)A0({\"a\":\"xyz\"})E0()");
+    check_hold(MX_TOOLS_GEMMA4, 4, GEMMA("get{city:<|\"|>Rome"),
+               "B0(get)A0({\"city\":\"Rome<tool_call|>)");
+}
+
+/* A long call comes in many pieces, and each as soon as it can. */
+static void test_pieces_are_early(void **state)
+{
+    (void)state;
+    struct log l = {.last = -1};
+    json_t *tools = parse(tools_text);
+    const struct mx_toolcall_options o = {.syntax = MX_TOOLS_QWEN_XML, .tools = tools};
+    struct mx_toolcall *t = mx_toolcall_new(&o, record, &l, NULL);
+    const char *head = "<tool_call>\n<function=get>\n<parameter=city>\n";
+    assert_true(mx_toolcall_push(t, head, strlen(head)));
+    for (int i = 0; i < 2000; i++)
+        assert_true(mx_toolcall_push(t, "0123456789", 10));
+    assert_in_range(l.text.len, 20000, 20100);
+    assert_true(mx_toolcall_finish(t));
+    mx_toolcall_free(t);
+    json_decref(tools);
+    mx_strbuf_free(&l.text);
+    mx_strbuf_free(&l.args);
+}
+
+static void test_no_tools_declared(void **state)
+{
+    (void)state;
+    struct run r = {.o = {.syntax = MX_TOOLS_QWEN_XML}};
+    const char *text = "Hi\n" XML(PARAM("a", "b")) "\n" XML("") " there <tool_call> x";
+    run_all(&r, text, strlen(text), "T(Hi there <tool_call> x)");
+    assert_int_equal(r.counts.stray, 2);
+    text = "Hi\n<tool_call>\n<function=x>\n<parameter=a>\ncut";
+    run_all(&r, text, strlen(text), "T(Hi)");
+    assert_int_equal(r.counts.stray, 1);
+    r.o.syntax = MX_TOOLS_NONE;
+    run_all(&r, text, strlen(text), "T(Hi\n<tool_call>\n<function=x>\n<parameter=a>\ncut)");
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct run r = {.o = {.syntax = MX_TOOLS_HERMES, .max_calls = 1, .tools = parse(tools_text)}};
+    const char *text = HERMES("{\"name\":\"ping\"}") HERMES("{\"name\":\"get\"}") "end";
+    run_all(&r, text, strlen(text), "B0(ping)A0({})E0()T(end)");
+    assert_int_equal(r.counts.parsed, 1);
+    assert_int_equal(r.counts.dropped, 1);
+    r.o.max_bytes = 30;
+    text = HERMES("{\"name\":\"ping\",\"arguments\":{\"a\":\"12345678\"}}");
+    run_all(&r, text, strlen(text),
+            "T(<tool_call>\n{\"name\":\"ping\",\"arguments\":{\"a\":\"12345678\"}}\n</tool_call>)");
+    assert_int_equal(r.counts.malformed, 1);
+    json_decref((json_t *)(uintptr_t)r.o.tools);
+}
+
+static void check_refused(const char *tools, const char *message)
+{
+    mtplx_error err = {0};
+    json_t *v = parse(tools);
+    const struct mx_toolcall_options o = {.syntax = MX_TOOLS_HERMES, .tools = v};
+    assert_null(mx_toolcall_new(&o, record, NULL, &err));
+    assert_int_equal(err.status, MTPLX_ERR_ARGUMENT);
+    assert_string_equal(err.message, message);
+    json_decref(v);
+}
+
+static void test_bad_tools(void **state)
+{
+    (void)state;
+    check_refused("{}", "tools must be an array");
+    check_refused("[{}]", "tools[0].name must be a string that is not empty");
+    check_refused("[{'function':{'name':'a'}},{'function':{'name':1}}]",
+                  "tools[1].function.name must be a string that is not empty");
+}
+
+/* ---- Hostile text ---- */
+
+static const char *const scraps[] = {
+    "<tool_call>",
+    "</tool_call>",
+    "<function=get>",
+    "<function=nope>",
+    "</function>",
+    "<parameter=city>",
+    "<parameter=days>",
+    "</parameter>",
+    "{\"name\":\"get\"",
+    ",\"arguments\":{",
+    "\"a\":",
+    "\"x\"",
+    "1",
+    "}",
+    "}}",
+    "[",
+    "]",
+    "\n",
+    " ",
+    "get",
+    "`",
+    "\"",
+    "\\",
+    "\\u00",
+    "<",
+    ">",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "days",
+    "<|tool_call>",
+    "call:get{",
+    "city:",
+    "<|\"|>",
+    ",",
+    "<tool_call|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+    "function",
+    "```json\n",
+    "```",
+    "<｜DSML｜tool_calls>",
+    "<｜DSML｜invoke name=\"get\">",
+    "<｜DSML｜parameter name=\"a\"",
+    " string=\"true\">",
+    "</｜DSML｜parameter>",
+    "</｜DSML｜invoke>",
+    "</｜DSML｜tool_calls>",
+    "<minimax:tool_call>",
+    "<invoke name=\"ping\">",
+    "<parameter name=\"city\">",
+    "</invoke>",
+    "</minimax:tool_call>",
+    "\xff",
+    "\xe2\x82",
+    "é",
+    "null",
+    "true",
+};
+
+static uint64_t next_random(uint64_t *s)
+{
+    *s = *s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *s >> 33;
+}
+
+/* Text without calls is as it was. */
+static void check_log(const struct run *r, const char *text)
+{
+    const char *at = r->log;
+    if (!strstr(at, "B0(") && r->counts.dropped == 0 && r->counts.stray == 0) {
+        size_t n = strlen(at);
+        assert_true(n == strlen(text) + 3 || n == 0);
+        assert_true(n == 0 || memcmp(at + 2, text, n - 3) == 0);
+    }
+}
+
+static void test_junk(void **state)
+{
+    (void)state;
+    uint64_t seed = 7;
+    json_t *tools = parse(tools_text);
+    for (int i = 0; i < 6000; i++) {
+        struct mx_strbuf text;
+        mx_strbuf_init(&text, 0);
+        int n = (int)(next_random(&seed) % 24);
+        for (int k = 0; k < n; k++)
+            mx_strbuf_puts(&text, scraps[next_random(&seed) % (sizeof scraps / sizeof *scraps)]);
+        mx_strbuf_puts(&text, "");
+        struct run a = {.o = {.syntax = (enum mx_tool_syntax)(next_random(&seed) % 8),
+                              .tools = tools,
+                              .hold_bytes = 1 + next_random(&seed) % 40}};
+        struct run b = a;
+        run_cut(&a, text.data, text.len, 0, text.len + 1);
+        run_cut(&b, text.data, text.len, next_random(&seed) % (text.len + 1),
+                1 + next_random(&seed) % 5);
+        assert_string_equal(a.log, b.log);
+        assert_memory_equal(&a.counts, &b.counts, sizeof a.counts);
+        check_log(&a, text.data);
+        free(a.log);
+        free(b.log);
+        mx_strbuf_free(&text);
+    }
+    json_decref(tools);
+}
+
+/* Work is bounded for each byte, whatever is nested in what. */
+static void test_repeated_starts(void **state)
+{
+    (void)state;
+    static const char *const units[] = {"<tool_call>",
+                                        "<tool_call>{",
+                                        "<function=get>",
+                                        "<tool_call><function=get><parameter=city>",
+                                        "<tool_call>{\"arguments\":[\"",
+                                        "<tool_call>\n\n\n",
+                                        "\n",
+                                        "`<tool_call>"};
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        struct run r = {.o = {.syntax = MX_TOOLS_QWEN_XML, .tools = parse(tools_text)}};
+        struct mx_strbuf text;
+        mx_strbuf_init(&text, 0);
+        while (text.len < 100000)
+            mx_strbuf_puts(&text, units[u]);
+        run_cut(&r, text.data, text.len, 0, 100);
+        free(r.log);
+        mx_strbuf_free(&text);
+        json_decref((json_t *)(uintptr_t)r.o.tools);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_xml_calls),     cmocka_unit_test(test_xml_values),
-        cmocka_unit_test(test_types),         cmocka_unit_test(test_xml_broken),
-        cmocka_unit_test(test_xml_ends),      cmocka_unit_test(test_hermes),
+        cmocka_unit_test(test_xml_calls),
+        cmocka_unit_test(test_xml_values),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_xml_broken),
+        cmocka_unit_test(test_xml_ends),
+        cmocka_unit_test(test_hermes),
         cmocka_unit_test(test_hermes_broken),
+        cmocka_unit_test(test_glm),
+        cmocka_unit_test(test_gemma),
+        cmocka_unit_test(test_deepseek),
+        cmocka_unit_test(test_dsml),
+        cmocka_unit_test(test_minimax),
+        cmocka_unit_test(test_syntax_of_templates),
+        cmocka_unit_test(test_long_calls_stream),
+        cmocka_unit_test(test_pieces_are_early),
+        cmocka_unit_test(test_no_tools_declared),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_junk),
+        cmocka_unit_test(test_repeated_starts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
