@@ -39,8 +39,8 @@ struct mx_toolcall_counts {
 };
 
 struct mx_toolcall;
-struct mx_toolcall *mx_toolcall_new(const struct mx_toolcall_options *o, mx_tool_fn *emit, void *arg,
-                                    mtplx_error *err);
+struct mx_toolcall *mx_toolcall_new(const struct mx_toolcall_options *o, mx_tool_fn *emit,
+                                    void *arg, mtplx_error *err);
 void mx_toolcall_free(struct mx_toolcall *t);
 /* False when memory is out. */
 bool mx_toolcall_push(struct mx_toolcall *t, const char *text, size_t n);
