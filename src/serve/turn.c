@@ -66,8 +66,12 @@ static enum mx_turn_reason reason_of(const struct mx_choice *c, const struct mx_
         return MX_REASON_LENGTH;
     if (c->stops.found >= 0)
         return MX_REASON_STOP_SEQUENCE;
+    bool broken = c->open_call || c->broken_call;
     switch (r->end) {
     case MX_END_STOP:
+        if (broken)
+            return MX_REASON_LENGTH; /* a call was shown in part: the answer is not whole */
+        return c->calls > 0 ? MX_REASON_TOOL_CALLS : MX_REASON_STOP;
     case MX_END_SINK: return c->calls > 0 ? MX_REASON_TOOL_CALLS : MX_REASON_STOP;
     case MX_END_LENGTH: return MX_REASON_LENGTH;
     case MX_END_CANCELLED: return MX_REASON_CANCELLED;

@@ -40,6 +40,8 @@ struct mx_choice {
     size_t keep;             /* tokens that count, once `ended` */
     size_t reasoning_tokens; /* of those */
     int calls;               /* tool calls begun */
+    bool open_call;          /* the last of them has not ended */
+    bool broken_call;        /* one was left without an end */
     char call_id[32];
     bool ended;  /* by a stop string, or the only call */
     bool failed; /* memory was out */
@@ -85,6 +87,10 @@ struct mx_turn *mx_turn_prepare(struct mx_app *app, struct mx_exchange *x,
                                 const struct mx_turn_request *r, mtplx_gen_options *gen,
                                 struct mx_api_error *e);
 void mx_turn_free(struct mx_turn *t);
+
+/* As mx_api_fail_from(), for errors that the request's own content caused: a limit that it breaks
+ * is a 400. */
+bool mx_turn_fail_input(struct mx_api_error *e, const mtplx_error *err, const char *param);
 
 /* A prompt: its tokens, and its text where it came from text (for how the answer starts). */
 struct mx_turn_prompt {

@@ -150,7 +150,7 @@ static bool make_grammar(struct mx_turn *t, const struct mx_turn_request *r, mtp
     struct mx_grammar *g = by_tools ? tools_grammar(app, r, &f, &err) : format_grammar(r, &f, &err);
     t->grammar = g ? mx_grammar_wrap(app->model, g, &err) : NULL;
     gen->grammar = t->grammar;
-    return t->grammar || mx_api_fail_from(e, &err, by_tools ? "tools" : "response_format");
+    return t->grammar || mx_turn_fail_input(e, &err, by_tools ? "tools" : "response_format");
 }
 
 /* ---- The turn ----------------------------------------------------------------------------- */

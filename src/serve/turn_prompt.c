@@ -8,6 +8,14 @@
 
 enum { TEXT_MAX = 64 << 20 };
 
+bool mx_turn_fail_input(struct mx_api_error *e, const mtplx_error *err, const char *param)
+{
+    mx_api_fail_from(e, err, param);
+    if (err->status == MTPLX_ERR_LIMIT)
+        e->status = 400;
+    return false;
+}
+
 /* ---- Template variables ------------------------------------------------------------------- */
 
 static enum mx_tristate thinking_of(struct mx_app *app, const struct mx_turn_request *r)
@@ -93,7 +101,7 @@ static bool render(struct mx_app *app, const struct mx_turn_request *r, json_t *
         mx_chat_render(app->model->chat, &q, text, &err);
     json_decref(kwargs);
     if (err.status != MTPLX_OK)
-        return mx_api_fail_from(e, &err, "messages");
+        return mx_turn_fail_input(e, &err, "messages");
     return !r->continue_final || cut_behind_final(messages, text, e);
 }
 
@@ -121,7 +129,7 @@ static bool encode(struct mx_app *app, const char *s, size_t n, const char *para
 {
     mtplx_error err = {0};
     p->ids = mtplx_encode(app->model, s, n, false, &p->n, &err);
-    return p->ids || mx_api_fail_from(e, &err, param);
+    return p->ids || mx_turn_fail_input(e, &err, param);
 }
 
 static bool take_ids(struct mx_app *app, const json_t *list, struct mx_turn_prompt *p,

@@ -189,6 +189,8 @@ static void begin_call(struct mx_choice *c, int call, const char *name, size_t n
     snprintf(tool, sizeof tool, "%.*s", (int)(n < sizeof tool ? n : sizeof tool - 1), name);
     release_stops(c);
     flush(c);
+    c->broken_call |= c->open_call;
+    c->open_call = true;
     c->calls = call + 1;
     make_call_id(c->call_id);
     mx_choice_emit(
@@ -201,6 +203,7 @@ static void end_call(struct mx_choice *c, int call)
 {
     if (c->trace && c->ahead_text.len > c->piece)
         drop_ahead(c, c->ahead_text.len - c->piece);
+    c->open_call = false;
     flush(c);
     mx_choice_emit(
         c, &(struct mx_turn_event){.kind = MX_TURN_TOOL_END, .call = call, .call_id = c->call_id});
@@ -366,7 +369,7 @@ bool mx_choice_init(struct mx_choice *c, struct mx_turn *t, int index,
         mx_error_nomem(&err, "a detokeniser", 0);
     if (c->detok && init_tools(c, r, &err))
         return true;
-    return mx_api_fail_from(e, &err, NULL);
+    return mx_turn_fail_input(e, &err, "tools");
 }
 
 void mx_choice_free(struct mx_choice *c)
