@@ -392,10 +392,11 @@ MTPLX_API void mtplx_gen_free(mtplx_gen *gen);
  * Errors: CANCELLED, MEMORY, LIMIT or ARGUMENT (the sequence was used otherwise meanwhile). */
 MTPLX_API mtplx_status mtplx_gen_step(mtplx_gen *gen, mtplx_error *err);
 
-/* The same for several generations of one model: decode cycles share their passes, a prompt chunk
- * has its own; finished ones are skipped. Each gets the tokens it would have got alone (sampled
- * under an adaptive policy: other tokens of the same law, since depths differ). Returns the first
- * failure; the generations that did not fail have advanced, the others are finished. A list that
+/* The same for several generations of one model: decode cycles share their passes; prompts share
+ * one pass, in order, until it has max_rows rows, and the later ones wait for the next step;
+ * finished ones are skipped. Each gets the tokens it would have got alone (sampled under an
+ * adaptive policy: other tokens of the same law, since depths differ). Returns the first failure;
+ * the generations that failed are finished, the others go on as if they had been alone. A list that
  * cannot be stepped together (two models, a sequence twice) is refused as a whole with ARGUMENT,
  * and its generations stay as they were. */
 MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
