@@ -9,7 +9,8 @@
 #   tests/unit/test_*.c  one cmocka program each; tests/golden/test_*.c likewise, over fixtures
 #   tests/*/*.sh         shell tests
 #   tests/fuzz/fuzz_*.c  libFuzzer targets, corpus in tests/fuzz/corpus/<name>/
-#   bench/bench_*.c, examples/*.c  one program each; bench/synth/*.c together one program
+#   bench/bench_*.c, examples/*.c  one program each; bench/synth/*.c together one program, as are
+#                        bench/serve/*.c
 #
 # Objects depend on a stamp that holds the compiler and all flags, so a changed setting rebuilds.
 # Settings, on the command line: BUILD, CC, CFLAGS and LDFLAGS (appended), OPT, WERROR=0,
@@ -95,6 +96,7 @@ GOLDEN_SRC := $(sort $(wildcard tests/golden/test_*.c))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 SYNTH_SRC := $(sort $(wildcard bench/synth/*.c))
+LOAD_SRC := $(sort $(wildcard bench/serve/*.c))
 EXAMPLE_SRC := $(sort $(wildcard examples/*.c))
 ALL_C := $(sort $(shell find src include tests bench examples -name '*.[ch]'))
 
@@ -231,6 +233,7 @@ EXAMPLE_BIN := $(call programs,$(EXAMPLE_SRC))
 FUZZ_BIN := $(call programs,$(FUZZ_SRC))
 C_PROGRAMS := $(BENCH_BIN) $(EXAMPLE_BIN)
 SYNTH := $(BUILD)/bench/synth/synth
+LOAD := $(BUILD)/bench/serve/serve
 
 $(UNIT_BIN) $(GOLDEN_BIN): $(BUILD)/%: $(OBJ)/%.o $(SERVE_A) $(LIB_A)
 	@mkdir -p $(@D)
@@ -242,6 +245,11 @@ $(C_PROGRAMS): $(BUILD)/%: $(OBJ)/%.o $(LIB_A)
 	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $< $(LIB_A) $(ALL_LDFLAGS) $(LIBS)
+
+$(LOAD): $(call objects,$(LOAD_SRC)) $(LIB_A)
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) $(LIBS)
 
 $(SYNTH): $(call objects,$(SYNTH_SRC)) $(LIB_A)
 	@mkdir -p $(@D)
@@ -303,7 +311,7 @@ fuzz-run: $(FUZZ_BIN)
 	@scripts/run-fuzz --jobs $(JOBS) --seconds $(FUZZ_SECONDS) --work $(BUILD)/corpus $(FUZZ_BIN)
 
 .PHONY: bench
-bench: $(BENCH_BIN) $(SYNTH) ## build the benchmarks into build/bench/
+bench: $(BENCH_BIN) $(SYNTH) $(LOAD) ## build the benchmarks into build/bench/
 
 .PHONY: examples
 examples: $(EXAMPLE_BIN) ## build the example programs into build/examples/
@@ -322,7 +330,7 @@ format-check: ## fail when a C file is not formatted
 style: ## mechanical house rules: width, banned calls, layering, file size
 	scripts/style
 
-TIDY_SRC := $(C_FILES) $(EXAMPLE_SRC) $(BENCH_SRC) $(SYNTH_SRC)
+TIDY_SRC := $(C_FILES) $(EXAMPLE_SRC) $(BENCH_SRC) $(SYNTH_SRC) $(LOAD_SRC)
 TIDY_OK := $(patsubst %.c,$(BUILD)/tidy/%.ok,$(TIDY_SRC))
 .PHONY: tidy
 tidy: $(TIDY_OK) ## clang-tidy over src, examples and bench (use -j2 -k)

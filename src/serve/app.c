@@ -1,4 +1,4 @@
-/* The application behind the routes. */
+/* The application's settings under their lock. */
 #include "serve/app.h"
 
 struct mx_app_settings mx_app_get_settings(struct mx_app *app)

@@ -40,6 +40,7 @@ struct mx_turn_finish {
     int tool_calls;
     struct mx_api_error error;
     size_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
+    const int32_t *prompt_ids; /* [prompt_tokens] */
     const struct mx_job_result *job;
 };
 
@@ -109,8 +110,9 @@ struct mx_turn_request {
     int n_stop;
     bool include_stop; /* keep the stop string in the text */
     int choices;
-    bool
-        raw; /* completions: no reasoning, no tools, special tokens of the prompt text recognised */
+    /* Completions: no reasoning, no tools; special tokens of the prompt text are recognised. */
+    bool raw;
+    bool prompt_only; /* no answer: the prompt is read for its log-probabilities */
 
     const char *session; /* client's conversation id, or NULL */
     int priority;
