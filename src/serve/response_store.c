@@ -14,7 +14,7 @@
 struct entry {
     struct mx_response_record r; /* first: readers hold a pointer to it */
     atomic_int refs;
-    struct entry *chain;        /* of its bucket */
+    struct entry *chain;         /* of its bucket */
     struct entry *newer, *older; /* by use */
     size_t bytes;
     uint64_t job; /* under the store's lock */
