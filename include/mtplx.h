@@ -320,7 +320,7 @@ MTPLX_API void mtplx_grammar_free(mtplx_grammar *grammar);
 typedef struct mtplx_token_logprob {
     int32_t token;
     float logprob; /* natural logarithm, of the model's own law: before penalties, bias, grammar,
-                      temperature and filters */
+                      temperature and filters; -9999 when that is 0 */
 } mtplx_token_logprob;
 
 typedef struct mtplx_gen_options {
@@ -392,10 +392,11 @@ MTPLX_API void mtplx_gen_free(mtplx_gen *gen);
  * Errors: CANCELLED, MEMORY, LIMIT or ARGUMENT (the sequence was used otherwise meanwhile). */
 MTPLX_API mtplx_status mtplx_gen_step(mtplx_gen *gen, mtplx_error *err);
 
-/* The same for several generations of one model: decode cycles share their passes, a prompt chunk
- * has its own; finished ones are skipped. Each gets the tokens it would have got alone (sampled
- * under an adaptive policy: other tokens of the same law, since depths differ). Returns the first
- * failure; the generations that did not fail have advanced, the others are finished. A list that
+/* The same for several generations of one model: decode cycles share their passes; prompts share
+ * one pass, in order, until it has max_rows rows, and the later ones wait for the next step;
+ * finished ones are skipped. Each gets the tokens it would have got alone (sampled under an
+ * adaptive policy: other tokens of the same law, since depths differ). Returns the first failure;
+ * the generations that failed are finished, the others go on as if they had been alone. A list that
  * cannot be stepped together (two models, a sequence twice) is refused as a whole with ARGUMENT,
  * and its generations stay as they were. */
 MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
@@ -409,8 +410,9 @@ MTPLX_API mtplx_finish mtplx_gen_finish(const mtplx_gen *gen);
  * Returns how many alternatives, or -1 when there are none to tell. */
 MTPLX_API int mtplx_gen_logprobs(const mtplx_gen *gen, size_t index, float *own,
                                  const mtplx_token_logprob **top);
-/* The same for prompt token `index` of this generation, given the tokens before it; -1 for a token
- * that nothing stands before. */
+/* The same for prompt token `index` of this generation, given the tokens before it; -1 for token 0,
+ * whose predecessor (if the sequence held one) was forwarded earlier, and for tokens not forwarded
+ * yet. */
 MTPLX_API int mtplx_gen_prompt_logprobs(const mtplx_gen *gen, size_t index, float *own,
                                         const mtplx_token_logprob **top);
 MTPLX_API const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *gen);

@@ -14,18 +14,21 @@ size_t mx_gen_prompt_left(const mtplx_gen *g);
 /* One pass over the next rows[i] prompt tokens of gens[i], for n generations that have that many
  * left (rows[i] >= 1; the sum at most the model's max_rows). A generation whose prompt is complete
  * draws its first token. A generation whose cancel flag is set ends with CANCELLED and takes no
- * part. On an error those that shared the pass are finished. */
+ * part. When the shared pass fails, each tries alone, and only those that fail again are finished
+ * (ERROR). Returns the first failure; ARGUMENT, with nothing changed, for a list or rows that are
+ * not as described. Finished ones are skipped. */
 mtplx_status mx_gen_prefill_many(mtplx_gen *const *gens, const size_t *rows, size_t n,
                                  mtplx_error *err);
 /* Most rows of one prefill pass (load option max_rows). */
 size_t mx_model_max_rows(const mtplx_model *m);
 
 /* One draft-verify-commit cycle of generations whose prompt is complete; others and finished ones
- * are skipped. */
+ * are skipped. Failures as above. */
 mtplx_status mx_gen_cycle_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
 
 /* Ends a generation from outside between two calls, with `keep` of its tokens counted as the answer
- * (a stop string, a deadline). Its sequence keeps every committed token. */
+ * (a stop string, a deadline), also when it had finished meanwhile. Its sequence keeps every
+ * committed token, so it may hold more than the answer. */
 void mx_gen_end(mtplx_gen *g, mtplx_finish finish, size_t keep);
 
 /* ---- Memory, for admission ---------------------------------------------------------------- */

@@ -240,6 +240,8 @@ uint64_t mx_turn_start(struct mx_app *app, struct mx_exchange *x, const struct m
     }
     atomic_store(&t->job, id);
     if (x) {
+        if (app->metrics)
+            mx_metrics_started(app->metrics, mx_exchange_request_id(x), id);
         mx_exchange_on_gone(x, gone, app->engine, id);
         mx_exchange_on_drained(x, drained, app->engine, 0);
     }
