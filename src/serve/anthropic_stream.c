@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "serve/anthropic_int.h"
 #include "serve/blanks.h"
-#include "serve/json_out.h"
+#include "serve/openai_reply.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,11 +29,10 @@
 enum block { BLOCK_NONE = 0, BLOCK_THINKING, BLOCK_TEXT, BLOCK_TOOL };
 
 struct mx_messages_answer {
-    struct mx_app *app;
     struct mx_exchange *x;
     atomic_int refs;
     bool stream, hide_thinking, stats;
-    const char *stops[MX_TURN_STOPS]; /* in the exchange's body */
+    const char *model, *stops[MX_TURN_STOPS]; /* in the exchange's body */
 
     pthread_mutex_t lock; /* begun */
     bool begun;
@@ -53,17 +52,17 @@ struct mx_messages_answer {
 
 /* ---- Life --------------------------------------------------------------------------------- */
 
-struct mx_messages_answer *mx_messages_answer_new(struct mx_app *app, struct mx_exchange *x,
+struct mx_messages_answer *mx_messages_answer_new(struct mx_exchange *x,
                                                   const struct mx_messages_request *r)
 {
     struct mx_messages_answer *a = calloc(1, sizeof *a);
     if (!a)
         return NULL;
-    a->app = app;
     a->x = mx_exchange_ref(x);
     a->stream = r->stream;
     a->hide_thinking = r->hide_thinking;
-    a->stats = mx_app_get_settings(app).stats_footer;
+    a->stats = r->stats;
+    a->model = r->model;
     memcpy(a->stops, r->turn.stop, sizeof a->stops);
     atomic_init(&a->refs, 2);
     pthread_mutex_init(&a->lock, NULL);
@@ -136,7 +135,7 @@ static void put_head(const struct mx_messages_answer *a, struct mx_strbuf *b)
     mx_strbuf_puts(b, "{\"id\":");
     put_id(a, b);
     mx_strbuf_puts(b, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    mx_json_string(b, a->app->model_id, strlen(a->app->model_id));
+    mx_json_string(b, a->model, strlen(a->model));
     mx_strbuf_puts(b, ",\"container\":null,\"content\":[");
 }
 
@@ -403,10 +402,8 @@ static void finish_whole(struct mx_messages_answer *a, const struct mx_turn_fini
 
 static void on_finish(struct mx_messages_answer *a, const struct mx_turn_finish *f)
 {
-    struct mx_api_error e = f->error;
-    if (f->reason == MX_REASON_ERROR || f->reason == MX_REASON_CANCELLED) {
-        if (!e.status)
-            mx_api_fail(&e, 499, NULL, "the request was cancelled");
+    struct mx_api_error e = {0};
+    if (mx_openai_failure(f, &e)) {
         fail(a, &e);
         return;
     }

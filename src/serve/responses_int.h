@@ -26,9 +26,11 @@ struct mx_responses_request {
     json_t *input;            /* this request's items, with ids, owned */
     json_t *custom;           /* object with the names of custom tools, owned; or NULL */
     const char *previous;     /* previous_response_id, or NULL */
+    const char *model;        /* as the request names it; the caller's default else */
     bool stream, store;
     bool encrypted; /* reasoning.encrypted_content is wanted */
     bool logprobs;
+    bool stats; /* mtplx_stats is wanted; the caller sets it */
     int top_logprobs;
     unsigned ignored; /* fields and items that mean nothing here */
 };

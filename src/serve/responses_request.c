@@ -1,5 +1,6 @@
 /* Responses API: the settings of a request; tools and input have files of their own. */
 #include "serve/fields.h"
+#include "serve/openai_params.h"
 #include "serve/responses_int.h"
 
 #include <limits.h>
@@ -7,8 +8,8 @@
 
 enum { MAX_NAME = 256, MAX_ID = 4096 };
 
-static const char known_fields[] =
-    "model input instructions max_output_tokens max_tool_calls temperature top_p tools tool_choice "
+static const char known_fields[] = MX_OPENAI_COMMON
+    " input instructions max_output_tokens max_tool_calls temperature top_p tools tool_choice "
     "parallel_tool_calls text reasoning store previous_response_id metadata stream stream_options "
     "include truncation user safety_identifier prompt_cache_key prompt_cache_retention "
     "top_logprobs background service_tier conversation prompt";
@@ -18,12 +19,15 @@ static const char known_fields[] =
 static bool read_sampling(const struct mx_fields *f, struct mx_responses_request *r)
 {
     mtplx_sampling *s = &r->turn.gen.sampling;
+    double top_p = -1;
     int64_t max = 0, top = 0;
     if (!mx_field_number(f, "temperature", 0, 2, &s->temperature) ||
-        !mx_field_number(f, "top_p", 0, 1, &s->top_p) ||
+        !mx_field_number(f, "top_p", 0, 1, &top_p) ||
         !mx_field_int(f, "max_output_tokens", 1, INT64_MAX, &max) ||
         !mx_field_int(f, "top_logprobs", 0, MTPLX_MAX_LOGPROBS, &top))
         return false;
+    if (top_p >= 0)
+        s->top_p = top_p > 1e-6 ? top_p : 1e-6; /* 0: the likeliest token alone, not "off" */
     r->turn.gen.max_tokens = max > INT_MAX ? INT_MAX : (int)max;
     r->top_logprobs = (int)top;
     return true;
@@ -43,8 +47,10 @@ static bool read_reasoning(const struct mx_fields *body, struct mx_responses_req
         !mx_field_choice(&f, "summary", "auto concise detailed none", &summary) ||
         !mx_field_choice(&f, "generate_summary", "auto concise detailed none", &summary))
         return false;
-    if (effort >= 0)
-        r->turn.thinking = effort == 0 ? MX_OFF : MX_ON;
+    if (effort == 0)
+        r->turn.thinking = MX_OFF;
+    if (effort > 1) /* minimal: what the model does by itself */
+        r->turn.thinking = MX_ON;
     if (effort > 0)
         r->turn.reasoning_effort = efforts[effort];
     return true;
@@ -154,9 +160,8 @@ static bool read_flags(const struct mx_fields *f, struct mx_responses_request *r
 bool mx_responses_parse(const json_t *body, struct mx_responses_request *r, struct mx_api_error *e)
 {
     const struct mx_fields f = {body, "", e};
-    const char *model = NULL;
     r->ignored += mx_fields_unknown(body, known_fields);
-    return mx_field_string(&f, "model", MAX_NAME, &model) && read_flags(&f, r) &&
+    return mx_field_string(&f, "model", MAX_NAME, &r->model) && read_flags(&f, r) &&
            read_sampling(&f, r) && read_reasoning(&f, r) && read_text(&f, r) &&
            read_include(&f, r) && read_metadata(&f, e) && read_identity(&f, r) &&
            mx_responses_tools(body, r, e) && mx_responses_input(body, r, e);
