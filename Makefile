@@ -3,13 +3,14 @@
 # Everything is built out of tree, under $(BUILD). Sources are found by pattern, so a new file needs
 # no edit here:
 #
-#   src/**/*.c           the library, except src/cli/**, which is the program
+#   src/**/*.c           the library, except src/cli/** and src/serve/**, which are the program
 #   *_avx2.c *_avx512*.c  compiled with those instructions, on x86-64 only;
 #                        *_neon.c *_neondot.c *_neoni8mm.c on arm64 only
 #   tests/unit/test_*.c  one cmocka program each; tests/golden/test_*.c likewise, over fixtures
 #   tests/*/*.sh         shell tests
 #   tests/fuzz/fuzz_*.c  libFuzzer targets, corpus in tests/fuzz/corpus/<name>/
-#   bench/bench_*.c, examples/*.c  one program each; bench/synth/*.c together one program
+#   bench/bench_*.c, examples/*.c  one program each; bench/synth/*.c together one program, as are
+#                        bench/serve/*.c
 #
 # Objects depend on a stamp that holds the compiler and all flags, so a changed setting rebuilds.
 # Settings, on the command line: BUILD, CC, CFLAGS and LDFLAGS (appended), OPT, WERROR=0,
@@ -88,12 +89,14 @@ isa_flags = $(FLAGS_$(lastword $(subst _, ,$(basename $(notdir $1)))))
 C_FILES := $(filter-out $(FOREIGN),$(sort $(shell find src -name '*.c')))
 HEADERS := $(sort $(shell find src include tests bench -name '*.h'))
 CLI_SRC := $(filter src/cli/%,$(C_FILES))
-LIB_SRC := $(filter-out src/cli/%,$(C_FILES))
+SERVE_SRC := $(filter src/serve/%,$(C_FILES))
+LIB_SRC := $(filter-out src/cli/% src/serve/%,$(C_FILES))
 UNIT_SRC := $(sort $(wildcard tests/unit/test_*.c))
 GOLDEN_SRC := $(sort $(wildcard tests/golden/test_*.c))
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCH_SRC := $(sort $(wildcard bench/bench_*.c))
 SYNTH_SRC := $(sort $(wildcard bench/synth/*.c))
+LOAD_SRC := $(sort $(wildcard bench/serve/*.c))
 EXAMPLE_SRC := $(sort $(wildcard examples/*.c))
 ALL_C := $(sort $(shell find src include tests bench examples -name '*.[ch]'))
 
@@ -102,8 +105,11 @@ objects = $(patsubst %.c,$(OBJ)/%.o,$1)
 programs = $(patsubst %.c,$(BUILD)/%,$1)
 LIB_OBJ := $(call objects,$(LIB_SRC))
 CLI_OBJ := $(call objects,$(CLI_SRC))
+SERVE_OBJ := $(call objects,$(SERVE_SRC))
 
 LIB_A := $(BUILD)/libmtplx.a
+# The server, for the program and its tests: who embeds the library gets no HTTP stack with it.
+SERVE_A := $(BUILD)/obj/serve.a
 PROGRAM := $(BUILD)/mtplx
 ifeq ($(DARWIN),)
 SO_LINK := libmtplx.so
@@ -123,9 +129,12 @@ NANO := models/nano
 # ---- Flags ---------------------------------------------------------------------------------------
 
 PACKAGES := jansson libpcre2-8 libutf8proc
-PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) 2>/dev/null)
+SERVE_PACKAGES := libmicrohttpd libsodium
+PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) $(SERVE_PACKAGES) 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PACKAGES) 2>/dev/null || \
 	echo -ljansson -lpcre2-8 -lutf8proc)
+SERVE_LIBS := $(shell $(PKG_CONFIG) --libs $(SERVE_PACKAGES) 2>/dev/null || \
+	echo -lmicrohttpd -lsodium)
 CMOCKA_LIBS := $(shell $(PKG_CONFIG) --libs cmocka 2>/dev/null || echo -lcmocka)
 
 # No contraction: a fused multiply-add chosen by the compiler would change a row's bits between
@@ -179,7 +188,7 @@ $(BUILD)/flags.stamp: FORCE
 	$(stamp)
 
 # A removed source file must leave the archive as well.
-$(BUILD)/sources.stamp: export STAMP = $(LIB_SRC) $(CLI_SRC)
+$(BUILD)/sources.stamp: export STAMP = $(LIB_SRC) $(SERVE_SRC) $(CLI_SRC)
 $(BUILD)/sources.stamp: FORCE
 	$(stamp)
 
@@ -206,9 +215,14 @@ $(BUILD)/$(SO_LINK): $(BUILD)/$(SO_REAL)
 	$(Q)ln -sf $(SO_REAL) $(BUILD)/$(SO_NAME)
 	$(Q)ln -sf $(SO_NAME) $@
 
-$(PROGRAM): $(CLI_OBJ) $(LIB_A) $(BUILD)/sources.stamp
+$(SERVE_A): $(SERVE_OBJ) $(BUILD)/sources.stamp
+	@rm -f $@
+	$(say) AR $@
+	$(Q)$(AR) rcs $@ $(SERVE_OBJ)
+
+$(PROGRAM): $(CLI_OBJ) $(SERVE_A) $(LIB_A) $(BUILD)/sources.stamp
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $(CLI_OBJ) $(LIB_A) $(ALL_LDFLAGS) $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $(CLI_OBJ) $(SERVE_A) $(LIB_A) $(ALL_LDFLAGS) $(SERVE_LIBS) $(LIBS)
 
 # ---- Tests, benchmarks, examples -----------------------------------------------------------------
 
@@ -219,26 +233,34 @@ EXAMPLE_BIN := $(call programs,$(EXAMPLE_SRC))
 FUZZ_BIN := $(call programs,$(FUZZ_SRC))
 C_PROGRAMS := $(BENCH_BIN) $(EXAMPLE_BIN)
 SYNTH := $(BUILD)/bench/synth/synth
+LOAD := $(BUILD)/bench/serve/serve
 
-$(UNIT_BIN) $(GOLDEN_BIN): $(BUILD)/%: $(OBJ)/%.o $(LIB_A)
+$(UNIT_BIN) $(GOLDEN_BIN): $(BUILD)/%: $(OBJ)/%.o $(SERVE_A) $(LIB_A)
 	@mkdir -p $(@D)
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $< $(LIB_A) $(ALL_LDFLAGS) $(CMOCKA_LIBS) $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $< $(SERVE_A) $(LIB_A) $(ALL_LDFLAGS) $(CMOCKA_LIBS) $(SERVE_LIBS) \
+		$(LIBS)
 
 $(C_PROGRAMS): $(BUILD)/%: $(OBJ)/%.o $(LIB_A)
 	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $< $(LIB_A) $(ALL_LDFLAGS) $(LIBS)
 
+$(LOAD): $(call objects,$(LOAD_SRC)) $(LIB_A)
+	@mkdir -p $(@D)
+	$(say) LD $@
+	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) $(LIBS)
+
 $(SYNTH): $(call objects,$(SYNTH_SRC)) $(LIB_A)
 	@mkdir -p $(@D)
 	$(say) LD $@
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $^ $(ALL_LDFLAGS) $(LIBS)
 
-$(FUZZ_BIN): $(BUILD)/%: $(OBJ)/%.o $(LIB_A)
+$(FUZZ_BIN): $(BUILD)/%: $(OBJ)/%.o $(SERVE_A) $(LIB_A)
 	@mkdir -p $(@D)
 	$(say) LD $@
-	$(Q)$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(LIB_A) $(ALL_LDFLAGS) $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer -o $@ $< $(SERVE_A) $(LIB_A) $(ALL_LDFLAGS) \
+		$(SERVE_LIBS) $(LIBS)
 
 NEEDS_unit := $(UNIT_BIN)
 NEEDS_golden := $(GOLDEN_BIN)
@@ -289,7 +311,7 @@ fuzz-run: $(FUZZ_BIN)
 	@scripts/run-fuzz --jobs $(JOBS) --seconds $(FUZZ_SECONDS) --work $(BUILD)/corpus $(FUZZ_BIN)
 
 .PHONY: bench
-bench: $(BENCH_BIN) $(SYNTH) ## build the benchmarks into build/bench/
+bench: $(BENCH_BIN) $(SYNTH) $(LOAD) ## build the benchmarks into build/bench/
 
 .PHONY: examples
 examples: $(EXAMPLE_BIN) ## build the example programs into build/examples/
@@ -308,7 +330,7 @@ format-check: ## fail when a C file is not formatted
 style: ## mechanical house rules: width, banned calls, layering, file size
 	scripts/style
 
-TIDY_SRC := $(C_FILES) $(EXAMPLE_SRC) $(BENCH_SRC) $(SYNTH_SRC)
+TIDY_SRC := $(C_FILES) $(EXAMPLE_SRC) $(BENCH_SRC) $(SYNTH_SRC) $(LOAD_SRC)
 TIDY_OK := $(patsubst %.c,$(BUILD)/tidy/%.ok,$(TIDY_SRC))
 .PHONY: tidy
 tidy: $(TIDY_OK) ## clang-tidy over src, examples and bench (use -j2 -k)

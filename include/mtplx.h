@@ -290,6 +290,39 @@ typedef enum mtplx_depth_policy {
     MTPLX_DEPTH_POSITION_EMA,   /* by acceptance of each position at a fixed overhead */
 } mtplx_depth_policy;
 
+#define MTPLX_MAX_LOGIT_BIAS 1024
+#define MTPLX_MAX_LOGPROBS 20
+
+typedef struct mtplx_logit_bias {
+    int32_t token;
+    float bias; /* [-100, 100] */
+} mtplx_logit_bias;
+
+/* What the text of an answer must obey. Immutable, shared by threads and generations. */
+typedef struct mtplx_grammar mtplx_grammar;
+
+typedef enum mtplx_grammar_kind {
+    MTPLX_GRAMMAR_JSON = 0, /* any JSON object; text is ignored */
+    MTPLX_GRAMMAR_SCHEMA,   /* JSON Schema */
+    MTPLX_GRAMMAR_REGEX,
+    MTPLX_GRAMMAR_GBNF,
+} mtplx_grammar_kind;
+
+/* Compiles a grammar. `after`: free text up to and including this string comes first (the end of
+ * reasoning, "</think>"); NULL: the grammar holds from the first token. Errors: ARGUMENT (the
+ * sentence names the place), UNSUPPORTED, LIMIT, MEMORY. */
+MTPLX_API mtplx_grammar *mtplx_grammar_new(mtplx_model *model, mtplx_grammar_kind kind,
+                                           const char *text, size_t len, const char *after,
+                                           mtplx_error *err);
+/* Drops the caller's reference. NULL is allowed. */
+MTPLX_API void mtplx_grammar_free(mtplx_grammar *grammar);
+
+typedef struct mtplx_token_logprob {
+    int32_t token;
+    float logprob; /* natural logarithm, of the model's own law: before penalties, bias, grammar,
+                      temperature and filters; -9999 when that is 0 */
+} mtplx_token_logprob;
+
 typedef struct mtplx_gen_options {
     mtplx_sampling sampling;
     int depth;                 /* draft depth 0..MTPLX_MAX_DEPTH; 0 decodes plainly */
@@ -299,6 +332,17 @@ typedef struct mtplx_gen_options {
                           against drafting, the other policies copy behind long matches */
     int max_tokens;    /* at most this many new tokens; 0: until the context window is full */
     bool ignore_stop;  /* do not end at stop tokens (benchmarks) */
+    /* Added to the logits of p and q after penalties and before the temperature; -100 and less
+     * bans a token, 100 and more makes it certain. Copied. */
+    const struct mtplx_logit_bias *logit_bias;
+    size_t n_logit_bias; /* 0..MTPLX_MAX_LOGIT_BIAS */
+    /* 0: none; else the log-probability of every answer token is kept, with the likeliest
+     * logprobs - 1 (at most MTPLX_MAX_LOGPROBS) alternatives. See mtplx_gen_logprobs(). */
+    int logprobs;
+    bool prompt_logprobs; /* also of the prompt tokens of this generation; slower prefill */
+    /* Tokens that the answer may consist of, held against p and q alike; NULL: all. Shared: the
+     * generation keeps a reference. */
+    struct mtplx_grammar *grammar;
     const volatile int *cancel; /* polled between chunks and cycles; non-zero ends with CANCELLED */
 } mtplx_gen_options;
 
@@ -348,10 +392,11 @@ MTPLX_API void mtplx_gen_free(mtplx_gen *gen);
  * Errors: CANCELLED, MEMORY, LIMIT or ARGUMENT (the sequence was used otherwise meanwhile). */
 MTPLX_API mtplx_status mtplx_gen_step(mtplx_gen *gen, mtplx_error *err);
 
-/* The same for several generations of one model: decode cycles share their passes, a prompt chunk
- * has its own; finished ones are skipped. Each gets the tokens it would have got alone (sampled
- * under an adaptive policy: other tokens of the same law, since depths differ). Returns the first
- * failure; the generations that did not fail have advanced, the others are finished. A list that
+/* The same for several generations of one model: decode cycles share their passes; prompts share
+ * one pass, in order, until it has max_rows rows, and the later ones wait for the next step;
+ * finished ones are skipped. Each gets the tokens it would have got alone (sampled under an
+ * adaptive policy: other tokens of the same law, since depths differ). Returns the first failure;
+ * the generations that failed are finished, the others go on as if they had been alone. A list that
  * cannot be stepped together (two models, a sequence twice) is refused as a whole with ARGUMENT,
  * and its generations stay as they were. */
 MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err);
@@ -359,6 +404,17 @@ MTPLX_API mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtp
 /* Tokens of the answer so far; valid until the generation is freed. */
 MTPLX_API const int32_t *mtplx_gen_tokens(const mtplx_gen *gen, size_t *count);
 MTPLX_API mtplx_finish mtplx_gen_finish(const mtplx_gen *gen);
+
+/* Log-probabilities of answer token `index`, when asked for: *own of the token itself, and up to
+ * `logprobs` - 1 alternatives, likeliest first, in *top (valid until the generation is freed).
+ * Returns how many alternatives, or -1 when there are none to tell. */
+MTPLX_API int mtplx_gen_logprobs(const mtplx_gen *gen, size_t index, float *own,
+                                 const mtplx_token_logprob **top);
+/* The same for prompt token `index` of this generation, given the tokens before it; -1 for token 0,
+ * whose predecessor (if the sequence held one) was forwarded earlier, and for tokens not forwarded
+ * yet. */
+MTPLX_API int mtplx_gen_prompt_logprobs(const mtplx_gen *gen, size_t index, float *own,
+                                        const mtplx_token_logprob **top);
 MTPLX_API const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *gen);
 
 #ifdef __cplusplus

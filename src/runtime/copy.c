@@ -32,11 +32,23 @@ static const int lengths[2] = {MX_COPY_SHORT, MX_COPY_LONG};
 
 /* ---- Index -------------------------------------------------------------------------------- */
 
-struct mx_copy *mx_copy_new(size_t tokens, mtplx_error *err)
+static size_t slots_for(size_t tokens)
 {
     size_t slots = MIN_SLOTS;
     while (slots < MAX_SLOTS && slots < 2 * tokens)
         slots *= 2;
+    return slots;
+}
+
+uint64_t mx_copy_bytes(size_t tokens)
+{
+    const struct mx_copy *c = NULL;
+    return sizeof *c + 2 * (uint64_t)slots_for(tokens) * sizeof *c->ends[0];
+}
+
+struct mx_copy *mx_copy_new(size_t tokens, mtplx_error *err)
+{
+    size_t slots = slots_for(tokens);
     struct mx_copy *c = calloc(1, sizeof *c);
     if (c) {
         c->mask = slots - 1;

@@ -29,6 +29,8 @@ struct mx_copy;
 /* An index for timelines of up to about `tokens` tokens: longer ones forget their older part. */
 struct mx_copy *mx_copy_new(size_t tokens, mtplx_error *err);
 void mx_copy_free(struct mx_copy *c);
+/* Bytes of such an index. */
+uint64_t mx_copy_bytes(size_t tokens);
 
 /* Indexes the tokens that were appended since the last call; tokens[0 .. n) is the whole timeline.
  * A timeline that became shorter is indexed anew. */

@@ -111,6 +111,14 @@ mtplx_status mx_counts_reserve(struct mx_counts *c, size_t distinct, mtplx_error
     return status;
 }
 
+uint64_t mx_counts_bytes(size_t distinct)
+{
+    size_t slots = FIRST_SLOTS;
+    while (2 * (distinct + 1) > slots && slots <= SIZE_MAX / 2)
+        slots *= 2;
+    return sizeof(struct mx_counts) + (uint64_t)slots * sizeof(struct slot);
+}
+
 mtplx_status mx_counts_add(struct mx_counts *c, int32_t id, bool prompt, mtplx_error *err)
 {
     if (id < 0)

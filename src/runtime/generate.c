@@ -21,56 +21,20 @@
  *   G4  When the answer ends, the sequence holds prompt and answer without the answer's last token,
  *       at every depth.
  *   G5  After a failed pass the generation is over (finish ERROR) and its sequence is back at the
- *       last commit. Nothing can fail between a pass and its commit.
+ *       last commit. Nothing can fail between a pass and its commit. A shared pass that fails is
+ *       tried again by each generation alone, so that one whose sequence is unusable, or that needs
+ *       more memory than there is, ends alone.
  *   G6  The shape of a cycle follows P1 of depth.h: it is planned before the first draft, from
  *       times, tested positions and committed tokens. Only greedy cycles, which draw nothing, may
  *       grow by what was drafted. */
-#include "base/clock.h"
-#include "runtime/copy.h"
-#include "runtime/depth.h"
-#include "runtime/forward.h"
-#include "runtime/sampler.h"
+#include "runtime/gen_int.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct mtplx_gen {
-    mtplx_seq *seq;
-    mtplx_gen_options opt;
-    bool greedy;   /* argmax, no distributions */
-    bool counting; /* penalties are active */
-
-    int32_t *prompt;
-    size_t n_prompt, done_prompt;
-    mtplx_row *chunk; /* rows of one prefill chunk */
-    int32_t *out;
-    size_t n_out, cap_out;
-    mtplx_finish finish;
-
-    struct mx_sampler *sampler;
-    struct mx_counts *counts;
-    struct mx_dist p, q[MTPLX_MAX_DEPTH];
-
-    struct mx_depth policy;
-    struct mx_copy *index; /* NULL: no context copy */
-    struct mx_copy_control copying;
-
-    /* The cycle being run. */
-    struct mx_depth_ask ask;
-    struct mx_depth_plan plan;
-    int depth, drafted;           /* MTP drafts to make; drafts made, then all with copied ones */
-    int made;                     /* MTP drafts among the drafted: the first ones */
-    int tested, accepted;         /* drafts looked at, and accepted */
-    int match;                    /* length of the match that was copied from */
-    int32_t rows[MX_MAX_PENDING]; /* pending, d1 .. dk */
-
-    mtplx_gen_stats stats;
-    uint64_t started_ns, first_ns;
-};
-
 /* ---- Creation ----------------------------------------------------------------------------- */
 
-static bool has_penalties(const mtplx_sampling *s)
+bool mx_gen_has_penalties(const mtplx_sampling *s)
 {
     return s->presence_penalty != 0 || s->frequency_penalty != 0 || s->repetition_penalty != 1;
 }
@@ -102,6 +66,9 @@ static mtplx_status check_options(const mtplx_seq *s, size_t count, mtplx_gen_op
                         s->n_tokens + count, context);
     if ((int)o->policy < MTPLX_DEPTH_FIXED || o->policy > MTPLX_DEPTH_POSITION_EMA)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "%d is not a depth policy", (int)o->policy);
+    if (o->logprobs < 0 || o->logprobs > MTPLX_MAX_LOGPROBS + 1)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "logprobs %d is outside 0..%d", o->logprobs,
+                        MTPLX_MAX_LOGPROBS + 1);
     if (!s->model->geometry.has_mtp)
         o->depth = 0;
     return MTPLX_OK;
@@ -112,7 +79,7 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
     int vocab = g->seq->model->geometry.vocab;
     mtplx_status st;
     g->greedy = mx_sampling_greedy(&g->opt.sampling);
-    g->counting = has_penalties(&g->opt.sampling);
+    g->counting = mx_gen_has_penalties(&g->opt.sampling);
     if (g->counting && !(g->counts = mx_counts_new(err)))
         return MTPLX_ERR_MEMORY;
     size_t distinct = g->seq->n_tokens + g->n_prompt + g->cap_out + MX_MAX_PENDING;
@@ -134,6 +101,26 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
         if (st != MTPLX_OK)
             return st;
     }
+    return MTPLX_OK;
+}
+
+/* Bias and log-probabilities. */
+static mtplx_status make_extras(mtplx_gen *g, mtplx_error *err)
+{
+    int vocab = g->seq->model->geometry.vocab, width = g->opt.logprobs - 1;
+    width = width > 0 ? width : 0;
+    if (g->opt.n_logit_bias) {
+        g->bias = mx_bias_new(g->opt.logit_bias, g->opt.n_logit_bias, vocab, err);
+        if (!g->bias)
+            return MTPLX_ERR_ARGUMENT;
+    }
+    g->opt.logit_bias = NULL; /* the caller's */
+    if (g->bias && !(g->row = malloc((size_t)vocab * sizeof *g->row)))
+        return mx_error_nomem(err, "a row of logits", (size_t)vocab * sizeof *g->row);
+    if (g->opt.logprobs && !(g->logprobs = mx_logprobs_new(g->cap_out, width, err)))
+        return MTPLX_ERR_MEMORY;
+    if (g->opt.prompt_logprobs && !(g->prompt_logprobs = mx_logprobs_new(g->n_prompt, width, err)))
+        return MTPLX_ERR_MEMORY;
     return MTPLX_OK;
 }
 
@@ -172,11 +159,9 @@ static mtplx_status init(mtplx_gen *g, const int32_t *prompt, size_t count, mtpl
         g->opt.max_tokens && (size_t)g->opt.max_tokens < room ? (size_t)g->opt.max_tokens : room;
     int vocab = g->seq->model->geometry.vocab;
     g->cap_out = most;
-    size_t chunk = (size_t)g->seq->model->exec.max_rows;
-    g->chunk = malloc((count < chunk ? count : chunk) * sizeof *g->chunk);
     g->prompt = malloc(count * sizeof *prompt);
     g->out = malloc((most + MX_MAX_PENDING) * sizeof *g->out);
-    if (!g->prompt || !g->out || !g->chunk)
+    if (!g->prompt || !g->out)
         return mx_error_nomem(err, "a generation", (count + most) * sizeof *prompt);
     for (size_t i = 0; i < count; i++)
         if (prompt[i] < 0 || prompt[i] >= vocab)
@@ -186,6 +171,8 @@ static mtplx_status init(mtplx_gen *g, const int32_t *prompt, size_t count, mtpl
     g->n_prompt = count;
     g->stats.prompt_tokens = count;
     mtplx_status st = make_sampler(g, err);
+    if (st == MTPLX_OK)
+        st = make_extras(g, err);
     if (st == MTPLX_OK)
         st = make_planner(g, err);
     return st == MTPLX_OK ? count_prompt(g, err) : st;
@@ -218,403 +205,17 @@ void mtplx_gen_free(mtplx_gen *g)
     mx_sampler_free(g->sampler);
     mx_counts_free(g->counts);
     mx_copy_free(g->index);
+    mx_bias_free(g->bias);
+    mx_logprobs_free(g->logprobs);
+    mx_logprobs_free(g->prompt_logprobs);
+    free(g->row);
     mx_dist_free(&g->p);
     for (int i = 0; i < MTPLX_MAX_DEPTH; i++)
         mx_dist_free(&g->q[i]);
-    free(g->chunk);
     free(g->prompt);
     free(g->out);
     free(g);
 }
-
-/* ---- Emitting ----------------------------------------------------------------------------- */
-
-/* Appends a token to the answer; true when the answer goes on. */
-static bool emit(mtplx_gen *g, int32_t token)
-{
-    uint64_t now = mx_now_ns();
-    if (g->n_out == 0) {
-        g->first_ns = now;
-        g->stats.first_token_ns = now - g->started_ns;
-    }
-    g->out[g->n_out++] = token;
-    if (!g->opt.ignore_stop) /* benchmarks are not what a user asks for */
-        mx_misses_note(g->seq->model->misses, token);
-    g->stats.generated_tokens = g->n_out;
-    g->stats.decode_ns = now - g->first_ns;
-    if (!g->opt.ignore_stop && mtplx_model_is_stop_token(g->seq->model, token))
-        g->finish = MTPLX_FINISH_STOP;
-    else if (g->n_out >= g->cap_out)
-        g->finish = MTPLX_FINISH_LENGTH;
-    return g->finish == MTPLX_FINISH_NONE;
-}
-
-static void count_token(mtplx_gen *g, int32_t token)
-{
-    if (g->counting)
-        mx_counts_add(g->counts, token, false, NULL); /* room was reserved */
-}
-
-static double uniform(const mtplx_gen *g, uint64_t position, enum mx_rng_purpose purpose)
-{
-    return mx_rng_uniform(g->opt.sampling.seed, position, purpose);
-}
-
-static void make_dist(mtplx_gen *g, const float *logits, struct mx_dist *d)
-{
-    mx_sample_dist(g->sampler, &g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab,
-                   d);
-}
-
-/* A draw from the target row of the token at `position`. */
-static int32_t draw_target(mtplx_gen *g, const float *logits, uint64_t position)
-{
-    if (g->greedy)
-        return mx_sample_argmax(&g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab);
-    make_dist(g, logits, &g->p);
-    return mx_dist_draw(&g->p, uniform(g, position, MX_RNG_TARGET));
-}
-
-/* ---- Prefill ------------------------------------------------------------------------------ */
-
-static mtplx_status prefill_chunk(mtplx_gen *g, mtplx_error *err)
-{
-    mtplx_model *m = g->seq->model;
-    size_t left = g->n_prompt - g->done_prompt, max = (size_t)m->exec.max_rows;
-    size_t n = left < max ? left : max;
-    mtplx_row *rows = g->chunk;
-    struct mx_want want = {0};
-    mtplx_forward_result r;
-    uint64_t t0 = mx_now_ns();
-    if (!g->started_ns)
-        g->started_ns = t0;
-    for (size_t i = 0; i < n; i++)
-        rows[i] = (mtplx_row){.seq = g->seq, .token = g->prompt[g->done_prompt + i]};
-    rows[n - 1].want_logits = n == left;
-    mtplx_status st = mx_forward(m, rows, n, MTPLX_COMMIT, &want, &r, err);
-    if (st != MTPLX_OK)
-        return st;
-    g->done_prompt += n;
-    if (n == left) {
-        int32_t token = draw_target(g, r.logits, g->seq->n_tokens);
-        count_token(g, token);
-        emit(g, token);
-    }
-    g->stats.prefill_ns += mx_now_ns() - t0;
-    return MTPLX_OK;
-}
-
-/* ---- Plan --------------------------------------------------------------------------------- */
-
-/* Tokens still wanted bound the useful depth: a cycle emits up to depth + 1. */
-static int most_drafts(const mtplx_gen *g, int most)
-{
-    size_t left = g->cap_out - g->n_out;
-    return left <= (size_t)most ? (int)left - 1 : most;
-}
-
-/* Tokens that could be copied behind the `n` last rows of the cycle, into `out`. */
-static int find_copy(mtplx_gen *g, int n, int most, int32_t *out)
-{
-    int allowed = mx_copy_allowed(&g->copying, g->seq->n_tokens);
-    most = allowed < most ? allowed : most;
-    if (most <= 0)
-        return 0;
-    return mx_copy_find(g->index, g->seq->tokens, g->seq->n_tokens, g->rows, n, out, most,
-                        &g->match);
-}
-
-/* Chooses the shape of the cycle: MTP drafts to make, or a block to copy (rows 1 .. drafted). */
-static void plan(mtplx_gen *g, size_t peers)
-{
-    int32_t copy[MTPLX_MAX_DEPTH];
-    g->rows[0] = g->out[g->n_out - 1];
-    g->drafted = g->made = g->tested = g->accepted = 0;
-    g->ask = (struct mx_depth_ask){
-        .most = most_drafts(g, g->opt.depth), .peers = (int)peers, .context = g->seq->n_tokens};
-    if (g->index) {
-        mx_copy_update(g->index, g->seq->tokens, g->seq->n_tokens);
-        g->ask.copy = find_copy(g, 1, most_drafts(g, MTPLX_MAX_DEPTH), copy);
-        g->ask.copy_p = mx_copy_p(&g->copying, g->match);
-        g->ask.sure = g->match >= MX_COPY_LONG;
-    }
-    g->plan = mx_depth_next(&g->policy, &g->ask);
-    g->depth = g->plan.depth;
-    memcpy(g->rows + 1, copy, (size_t)g->plan.copy * sizeof *copy);
-    if (g->ask.copy > 0 && g->plan.copy == 0)
-        mx_copy_refused(&g->copying);
-}
-
-/* ---- Draft -------------------------------------------------------------------------------- */
-
-/* Chooses the draft after a step, from the ids or logits of its row. */
-static int32_t choose_draft(mtplx_gen *g, int step, int32_t argmax, const float *logits)
-{
-    if (!logits)
-        return argmax;
-    const struct mx_draft_vocab *v = &g->seq->model->draft;
-    if (g->greedy)
-        return mx_sample_argmax_of(&g->opt.sampling, g->counts, logits, v->ids, v->n);
-    mx_sample_dist_of(g->sampler, &g->opt.sampling, g->counts, logits, v->ids, v->n, &g->q[step]);
-    uint64_t position = g->seq->n_tokens + 1 + (uint64_t)step;
-    return mx_dist_draw(&g->q[step], uniform(g, position, MX_RNG_DRAFT));
-}
-
-/* Generations of one pass that all take plain argmaxes need no logits on the host. */
-static bool all_argmax(mtplx_gen *const *gens, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!gens[i]->greedy || gens[i]->counting)
-            return false;
-    return true;
-}
-
-#define MAX_GROUP 64 /* generations of one pass */
-
-static void feed_cost(mtplx_model *m, enum mx_cost_kind kind, size_t n, size_t context, uint64_t ns)
-{
-    if (m->depth)
-        mx_cost_feed(&m->depth->costs, kind, (int)n, context, (double)ns);
-}
-
-static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx_error *err)
-{
-    mtplx_gen *active[MAX_GROUP];
-    mtplx_seq *seqs[MAX_GROUP];
-    int32_t tokens[MAX_GROUP], ids[MAX_GROUP];
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        if (gens[i]->depth > step) {
-            active[k] = gens[i];
-            seqs[k] = gens[i]->seq;
-            tokens[k++] = gens[i]->rows[step];
-        }
-    if (k == 0)
-        return MTPLX_OK;
-    mtplx_model *m = seqs[0]->model;
-    struct mx_want want = {.argmax = all_argmax(active, k), .ids = ids};
-    mtplx_forward_result r;
-    uint64_t t0 = m->clock();
-    mtplx_status st = mx_draft(m, seqs, tokens, k, &want, &r, err);
-    for (size_t i = 0; i < k && st == MTPLX_OK; i++) {
-        mtplx_gen *g = active[i];
-        const float *logits = r.logits ? r.logits + i * (size_t)m->draft.n : NULL;
-        int32_t d = choose_draft(g, step, want.argmax ? ids[i] : 0, logits);
-        g->rows[step + 1] = d;
-        g->drafted = step + 1;
-        count_token(g, d); /* G2; taken back after drafting */
-    }
-    if (st == MTPLX_OK)
-        feed_cost(m, step ? MX_COST_NEXT : MX_COST_FIRST, k, active[0]->ask.context,
-                  m->clock() - t0);
-    return st;
-}
-
-/* Rows drafted by copying: each draft's law is a point mass (copy.h). */
-static void take_copies(mtplx_gen *g, int count)
-{
-    for (int i = g->drafted; i < g->made + count; i++) {
-        int32_t token = g->rows[i + 1];
-        if (!g->greedy) {
-            g->q[i].n = 1;
-            g->q[i].ids[0] = token;
-            g->q[i].p[0] = 1;
-        }
-        count_token(g, token); /* G2 */
-    }
-    g->drafted = g->made + count;
-}
-
-/* Behind MTP drafts, what followed an earlier occurrence of them may be worth some rows more. G6:
- * greedy only. */
-static void extend(mtplx_gen *g)
-{
-    int most = most_drafts(g, MTPLX_MAX_DEPTH) - g->made;
-    bool may = g->index && g->greedy && g->opt.policy == MTPLX_DEPTH_AUTO && g->made > 0;
-    int count = may ? find_copy(g, g->made + 1, most, g->rows + 1 + g->made) : 0;
-    if (count > 0)
-        count = mx_depth_extend(&g->policy, &g->ask, g->plan.rate, g->made, count,
-                                mx_copy_p(&g->copying, g->match));
-    take_copies(g, count);
-}
-
-static mtplx_status draft(mtplx_gen *const *gens, size_t n, mtplx_error *err)
-{
-    int most = 0;
-    mtplx_status st = MTPLX_OK;
-    for (size_t i = 0; i < n; i++) {
-        gens[i]->seq->n_drafts = 0; /* a pass that failed may have left some */
-        plan(gens[i], n);
-        most = gens[i]->depth > most ? gens[i]->depth : most;
-    }
-    for (int step = 0; step < most && st == MTPLX_OK; step++)
-        st = draft_step(gens, n, step, err);
-    for (size_t i = 0; i < n && st == MTPLX_OK; i++) {
-        gens[i]->made = gens[i]->drafted;
-        if (gens[i]->plan.copy > 0)
-            take_copies(gens[i], gens[i]->plan.copy);
-        else
-            extend(gens[i]);
-    }
-    for (size_t i = 0; i < n; i++)
-        for (int j = gens[i]->drafted; gens[i]->counting && j > 0; j--)
-            mx_counts_remove(gens[i]->counts, gens[i]->rows[j]);
-    return st;
-}
-
-/* ---- Accept ------------------------------------------------------------------------------- */
-
-/* Row i against draft i + 1: returns the token that stands there; *accepted says whether it is the
- * draft. */
-static int32_t settle_row(mtplx_gen *g, int i, int32_t argmax, const float *logits,
-                          uint64_t position, bool *accepted)
-{
-    int32_t draft = g->rows[i + 1], target;
-    if (g->greedy) {
-        target = logits ? mx_sample_argmax(&g->opt.sampling, g->counts, logits,
-                                           g->seq->model->geometry.vocab)
-                        : argmax;
-        *accepted = target == draft;
-        return target;
-    }
-    make_dist(g, logits, &g->p);
-    *accepted = mx_spec_accept(&g->p, &g->q[i], draft, uniform(g, position, MX_RNG_ACCEPT));
-    if (*accepted)
-        return draft;
-    return mx_spec_residual(&g->p, &g->q[i], uniform(g, position, MX_RNG_RESIDUAL));
-}
-
-static void note_tested(mtplx_gen *g, int i, bool accepted)
-{
-    g->tested++;
-    g->accepted += accepted;
-    g->stats.corrections += !accepted;
-    if (i < g->made) {
-        g->stats.drafted[i]++;
-        g->stats.accepted[i] += accepted;
-    } else {
-        g->stats.copy_tested++;
-        g->stats.copy_accepted += accepted;
-    }
-}
-
-/* Walks the verify rows of one generation, emits, and returns how many rows to keep: the pending
- * token and the accepted drafts, but not the answer's last token (G4). `base` is the timeline index
- * of the token row 0 decides. */
-static size_t accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids, const float *logits)
-{
-    size_t vocab = (size_t)g->seq->model->geometry.vocab;
-    for (int i = 0; i < g->drafted; i++) {
-        bool accepted = false;
-        const float *row = logits ? logits + (size_t)i * vocab : NULL;
-        int32_t token = settle_row(g, i, ids ? ids[i] : 0, row, base + (uint64_t)i, &accepted);
-        note_tested(g, i, accepted);
-        count_token(g, token);
-        bool more = emit(g, token);
-        /* After a final accepted token the next position stood drafted too. */
-        if (accepted && !more && i + 1 < g->made)
-            g->stats.drafted[i + 1]++;
-        if (!accepted || !more)
-            return (size_t)i + 1;
-    }
-    int k = g->drafted;
-    int32_t token =
-        g->greedy && ids ? ids[k] : draw_target(g, logits + (size_t)k * vocab, base + (uint64_t)k);
-    count_token(g, token);
-    g->stats.bonus += k > 0;
-    emit(g, token);
-    return (size_t)k + 1;
-}
-
-/* ---- Verify ------------------------------------------------------------------------------- */
-
-static size_t fill_verify(mtplx_gen *const *gens, size_t n, mtplx_row *rows)
-{
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++)
-        for (int j = 0; j <= gens[i]->drafted; j++)
-            rows[k++] =
-                (mtplx_row){.seq = gens[i]->seq, .token = gens[i]->rows[j], .want_logits = true};
-    return k;
-}
-
-static void accept_all(mtplx_gen *const *gens, size_t n, mtplx_forward_mode mode,
-                       const int32_t *ids, const float *logits)
-{
-    size_t at = 0, vocab = (size_t)gens[0]->seq->model->geometry.vocab;
-    for (size_t i = 0; i < n; i++) {
-        mtplx_gen *g = gens[i];
-        uint64_t t0 = mx_now_ns();
-        uint64_t base = g->seq->n_tokens + (mode == MTPLX_VERIFY ? 1 : 0);
-        size_t keep =
-            accept_rows(g, base, ids ? ids + at : NULL, logits ? logits + at * vocab : NULL);
-        uint64_t t1 = mx_now_ns();
-        if (mode == MTPLX_VERIFY)
-            mx_seq_commit(g->seq, keep, NULL); /* keep is in range, so it cannot fail */
-        g->stats.sample_ns += t1 - t0;
-        g->stats.commit_ns += mx_now_ns() - t1;
-        g->stats.cycles++;
-        at += (size_t)g->drafted + 1;
-    }
-}
-
-/* What the cycle of one generation teaches. */
-static void learn(mtplx_gen *g, uint64_t ns)
-{
-    int of_mtp = g->tested < g->made ? g->tested : g->made;
-    int good = g->accepted < g->made ? g->accepted : g->made;
-    struct mx_depth_cycle c = {.planned = g->made,
-                               .copied = g->drafted - g->made,
-                               .tested = of_mtp,
-                               .accepted = good,
-                               .probe = g->plan.probe,
-                               .ns = (double)ns};
-    g->stats.depths[g->drafted]++;
-    g->stats.probes += g->plan.probe;
-    g->stats.copy_cycles += c.copied > 0;
-    if (g->plan.ns > 1000) { /* less is no time but the scale before anything was measured */
-        g->stats.predicted_ns += (uint64_t)g->plan.ns;
-        g->stats.measured_ns += ns;
-    }
-    struct mx_depth_model *learned = g->seq->model->depth;
-    bool keep = learned && learned->changed;
-    mx_depth_feed(&g->policy, &c);
-    if (g->opt.ignore_stop && learned)
-        learned->changed = keep; /* a benchmark's text is not worth keeping */
-    mx_copy_feed(&g->copying, g->match, g->tested - of_mtp, g->accepted - good, g->seq->n_tokens);
-}
-
-/* Draft, verify, accept, commit for up to MAX_GROUP generations of one model. */
-static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err)
-{
-    mtplx_row rows[MAX_GROUP * MX_MAX_PENDING];
-    int32_t ids[MAX_GROUP * MX_MAX_PENDING];
-    mtplx_forward_result r;
-    mtplx_model *m = gens[0]->seq->model;
-    uint64_t t0 = m->clock();
-    mtplx_status st = draft(gens, n, err);
-    if (st != MTPLX_OK)
-        return st;
-    uint64_t t1 = m->clock();
-    size_t k = fill_verify(gens, n, rows);
-    mtplx_forward_mode mode = k == n ? MTPLX_COMMIT : MTPLX_VERIFY;
-    struct mx_want want = {.argmax = all_argmax(gens, n), .ids = ids};
-    st = mx_forward(m, rows, k, mode, &want, &r, err);
-    if (st != MTPLX_OK)
-        return st;
-    uint64_t t2 = m->clock();
-    for (size_t i = 0; i < n; i++) {
-        gens[i]->stats.draft_ns += t1 - t0;
-        gens[i]->stats.verify_ns += t2 - t1;
-    }
-    accept_all(gens, n, mode, want.argmax ? ids : NULL, r.logits);
-    uint64_t t3 = m->clock();
-    feed_cost(m, MX_COST_VERIFY, k, gens[0]->ask.context, t3 - t1);
-    for (size_t i = 0; i < n; i++)
-        learn(gens[i], t3 - t0);
-    return MTPLX_OK;
-}
-
 /* ---- Stepping ----------------------------------------------------------------------------- */
 
 static mtplx_status check_gens(mtplx_gen *const *gens, size_t n, mtplx_error *err)
@@ -631,69 +232,89 @@ static mtplx_status check_gens(mtplx_gen *const *gens, size_t n, mtplx_error *er
     return MTPLX_OK;
 }
 
-/* The first failure of a step is what the step reports; the others of the batch go on. */
-struct outcome {
-    mtplx_status status;
-    mtplx_error *err;
-};
-
-static mtplx_error *error_of(const struct outcome *o)
+mtplx_error *mx_outcome_error(const struct mx_outcome *o)
 {
     return o->status == MTPLX_OK ? o->err : NULL;
 }
 
-static void note(struct outcome *o, mtplx_status st)
+void mx_outcome_note(struct mx_outcome *o, mtplx_status st)
 {
     if (o->status == MTPLX_OK)
         o->status = st;
 }
 
-static void cancel(mtplx_gen *g, struct outcome *o)
+/* Whether the generation takes part in a step. One whose cancel flag is set ends here. */
+static bool running(mtplx_gen *g, struct mx_outcome *o)
 {
+    if (g->finish != MTPLX_FINISH_NONE)
+        return false;
+    if (!g->opt.cancel || !*g->opt.cancel)
+        return true;
     g->finish = MTPLX_FINISH_CANCELLED;
-    note(o, mx_error(error_of(o), MTPLX_ERR_CANCELLED, "the generation was cancelled"));
+    mx_outcome_note(
+        o, mx_error(mx_outcome_error(o), MTPLX_ERR_CANCELLED, "the generation was cancelled"));
+    return false;
 }
 
-static void cycle(mtplx_gen *const *gens, size_t n, struct outcome *o)
+/* Generations that wait to share a prefill pass. */
+struct prompts {
+    mtplx_gen *gens[MX_GEN_GROUP];
+    size_t rows[MX_GEN_GROUP], n;
+};
+
+static void prefill_prompts(struct prompts *p, struct mx_outcome *o)
 {
-    mtplx_status st = run_cycle(gens, n, error_of(o));
-    for (size_t i = 0; i < n && st != MTPLX_OK; i++)
-        gens[i]->finish = MTPLX_FINISH_ERROR;
-    note(o, st);
+    if (p->n)
+        mx_gen_prefill(p->gens, p->rows, p->n, o);
+    p->n = 0;
 }
 
-static void prefill(mtplx_gen *g, struct outcome *o)
+static void add_prompt(struct prompts *p, mtplx_gen *g, size_t rows, struct mx_outcome *o)
 {
-    mtplx_status st = prefill_chunk(g, error_of(o));
-    if (st != MTPLX_OK)
-        g->finish = MTPLX_FINISH_ERROR;
-    note(o, st);
+    if (g->prompt_logprobs) {
+        mx_gen_prefill_scored(g, rows, o);
+        return;
+    }
+    p->gens[p->n] = g;
+    p->rows[p->n++] = rows;
+    if (p->n == MX_GEN_GROUP)
+        prefill_prompts(p, o);
 }
 
-static void step_all(mtplx_gen *const *gens, size_t n, struct outcome *o)
+/* Prompts share a pass, in order, until it is full. rows NULL: as many as there are. */
+static void prefill_all(mtplx_gen *const *gens, const size_t *rows, size_t n, struct mx_outcome *o)
 {
-    mtplx_gen *ready[MAX_GROUP];
+    struct prompts p = {.n = 0};
+    size_t room = mx_model_max_rows(gens[0]->seq->model);
+    for (size_t i = 0; i < n && room > 0; i++) {
+        size_t take = mx_gen_prompt_left(gens[i]);
+        if (take == 0 || !running(gens[i], o))
+            continue;
+        take = rows ? rows[i] : take < room ? take : room;
+        room -= take;
+        add_prompt(&p, gens[i], take, o);
+    }
+    prefill_prompts(&p, o);
+}
+
+static void cycle_all(mtplx_gen *const *gens, size_t n, struct mx_outcome *o)
+{
+    mtplx_gen *ready[MX_GEN_GROUP];
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
-        mtplx_gen *g = gens[i];
-        if (g->finish != MTPLX_FINISH_NONE)
+        if (mx_gen_prompt_left(gens[i]) || !running(gens[i], o))
             continue;
-        if (g->opt.cancel && *g->opt.cancel) {
-            cancel(g, o);
-        } else if (g->done_prompt < g->n_prompt) {
-            prefill(g, o);
-        } else {
-            ready[k++] = g;
-            if (k == MAX_GROUP) {
-                cycle(ready, k, o);
-                k = 0;
-            }
+        ready[k++] = gens[i];
+        if (k == MX_GEN_GROUP) {
+            mx_gen_cycle(ready, k, o);
+            k = 0;
         }
     }
     if (k)
-        cycle(ready, k, o);
+        mx_gen_cycle(ready, k, o);
 }
 
+/* The cycle comes first, so that a prompt that becomes complete waits for the next step. */
 mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *err)
 {
     if (n == 0)
@@ -701,11 +322,11 @@ mtplx_status mtplx_gen_step_many(mtplx_gen *const *gens, size_t n, mtplx_error *
     mtplx_status st = check_gens(gens, n, err);
     if (st != MTPLX_OK)
         return st;
-    struct outcome o = {MTPLX_OK, err};
-    mtplx_model *m = gens[0]->seq->model;
-    mtplx_model_lock(m);
-    step_all(gens, n, &o);
-    mtplx_model_unlock(m);
+    struct mx_outcome o = {MTPLX_OK, err};
+    mtplx_model_lock(gens[0]->seq->model);
+    cycle_all(gens, n, &o);
+    prefill_all(gens, NULL, n, &o);
+    mtplx_model_unlock(gens[0]->seq->model);
     return o.status;
 }
 
@@ -713,6 +334,81 @@ mtplx_status mtplx_gen_step(mtplx_gen *g, mtplx_error *err)
 {
     return mtplx_gen_step_many(&g, 1, err);
 }
+
+/* ---- For the scheduler -------------------------------------------------------------------- */
+
+size_t mx_gen_prompt_left(const mtplx_gen *g)
+{
+    return g->n_prompt - g->done_prompt;
+}
+
+size_t mx_model_max_rows(const mtplx_model *m)
+{
+    return (size_t)m->exec.max_rows;
+}
+
+static mtplx_status check_prompt_rows(mtplx_gen *const *gens, const size_t *rows, size_t n,
+                                      mtplx_error *err)
+{
+    size_t room = mx_model_max_rows(gens[0]->seq->model);
+    for (size_t i = 0; i < n; i++) {
+        if (gens[i]->finish != MTPLX_FINISH_NONE)
+            continue;
+        size_t left = mx_gen_prompt_left(gens[i]);
+        if (rows[i] == 0 || rows[i] > left)
+            return mx_error(err, MTPLX_ERR_ARGUMENT,
+                            "%zu prompt rows were asked for of a generation that has %zu left",
+                            rows[i], left);
+        if (rows[i] > room)
+            return mx_error(err, MTPLX_ERR_ARGUMENT, "a prefill pass takes at most %zu rows in all",
+                            mx_model_max_rows(gens[0]->seq->model));
+        room -= rows[i];
+    }
+    return MTPLX_OK;
+}
+
+mtplx_status mx_gen_prefill_many(mtplx_gen *const *gens, const size_t *rows, size_t n,
+                                 mtplx_error *err)
+{
+    if (n == 0)
+        return MTPLX_OK;
+    mtplx_status st = check_gens(gens, n, err);
+    if (st == MTPLX_OK)
+        st = check_prompt_rows(gens, rows, n, err);
+    if (st != MTPLX_OK)
+        return st;
+    struct mx_outcome o = {MTPLX_OK, err};
+    mtplx_model_lock(gens[0]->seq->model);
+    prefill_all(gens, rows, n, &o);
+    mtplx_model_unlock(gens[0]->seq->model);
+    return o.status;
+}
+
+mtplx_status mx_gen_cycle_many(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+{
+    if (n == 0)
+        return MTPLX_OK;
+    mtplx_status st = check_gens(gens, n, err);
+    if (st != MTPLX_OK)
+        return st;
+    struct mx_outcome o = {MTPLX_OK, err};
+    mtplx_model_lock(gens[0]->seq->model);
+    cycle_all(gens, n, &o);
+    mtplx_model_unlock(gens[0]->seq->model);
+    return o.status;
+}
+
+void mx_gen_end(mtplx_gen *g, mtplx_finish finish, size_t keep)
+{
+    if (finish == MTPLX_FINISH_NONE)
+        return;
+    g->finish = finish;
+    if (keep < g->n_out)
+        g->n_out = keep;
+    g->stats.generated_tokens = g->n_out;
+}
+
+/* ---- What a caller reads ------------------------------------------------------------------ */
 
 const int32_t *mtplx_gen_tokens(const mtplx_gen *g, size_t *count)
 {
@@ -728,4 +424,16 @@ mtplx_finish mtplx_gen_finish(const mtplx_gen *g)
 const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *g)
 {
     return &g->stats;
+}
+
+int mtplx_gen_logprobs(const mtplx_gen *g, size_t index, float *own,
+                       const mtplx_token_logprob **top)
+{
+    return index < g->n_out ? mx_logprobs_get(g->logprobs, index, own, top) : -1;
+}
+
+int mtplx_gen_prompt_logprobs(const mtplx_gen *g, size_t index, float *own,
+                              const mtplx_token_logprob **top)
+{
+    return mx_logprobs_get(g->prompt_logprobs, index, own, top);
 }

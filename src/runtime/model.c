@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "runtime/generate.h"
 #include "runtime/sampler.h"
 
 #include <limits.h>
@@ -362,12 +363,27 @@ struct mx_depth_model *mx_model_depth(mtplx_model *m)
     return m->depth;
 }
 
-static void close_state(mtplx_model *m)
+static void put_state(mtplx_model *m)
 {
-    if (m->depth && m->depth->changed)
+    if (m->depth && m->depth->changed) {
         mx_state_put(m->state, "depth", mx_depth_model_write(m->depth));
+        m->depth->changed = false;
+    }
     if (mx_misses_grown(m->misses))
         mx_state_put(m->state, MX_MISSES, mx_misses_json(m->misses));
+}
+
+void mx_model_save_state(mtplx_model *m)
+{
+    mtplx_model_lock(m);
+    put_state(m);
+    mx_state_save(m->state);
+    mtplx_model_unlock(m);
+}
+
+static void close_state(mtplx_model *m)
+{
+    put_state(m);
     mx_misses_free(m->misses);
     mx_state_free(m->state);
     free(m->depth);
@@ -531,6 +547,7 @@ void mtplx_model_free(mtplx_model *m)
     free(m->out_hidden.data);
     free(m->batch.data);
     free(m->mtp_batch.data);
+    free(m->prompt_rows.data);
     pthread_mutex_destroy(&m->lock);
     free(m->path);
     free(m);

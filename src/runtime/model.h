@@ -61,6 +61,7 @@ struct mtplx_model {
     struct mx_devbuf drafts; /* [rows][hidden] MTP outputs */
     struct mx_hostbuf out_logits, out_hidden;
     struct mx_hostbuf batch, mtp_batch; /* tokens, positions and segments of a call */
+    struct mx_hostbuf prompt_rows;      /* rows of a prefill pass */
 
     /* Learned facts; under `lock`. */
     struct mx_state *state;       /* of earlier runs, or NULL */

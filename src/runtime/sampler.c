@@ -147,14 +147,28 @@ static bool unfiltered(const mtplx_sampling *cfg, int n)
            (cfg->top_k <= 0 || cfg->top_k >= n);
 }
 
+/* Entries of the list form. */
+static int list_room(const mtplx_sampling *cfg, int vocab)
+{
+    if (unfiltered(cfg, vocab) || mx_sampling_greedy(cfg))
+        return 1;
+    return cfg->top_k > 0 && cfg->top_k < vocab ? cfg->top_k : vocab;
+}
+
 mtplx_status mx_dist_reserve_for(struct mx_dist *d, const mtplx_sampling *cfg, int vocab,
                                  mtplx_error *err)
 {
     bool wide = unfiltered(cfg, vocab);
-    int list = cfg->top_k > 0 && cfg->top_k < vocab ? cfg->top_k : vocab;
     mtplx_status st = wide ? mx_wide_reserve(&d->wide, vocab, err) : MTPLX_OK;
-    return st == MTPLX_OK ? mx_dist_reserve(d, wide || mx_sampling_greedy(cfg) ? 1 : list, err)
-                          : st;
+    return st == MTPLX_OK ? mx_dist_reserve(d, list_room(cfg, vocab), err) : st;
+}
+
+uint64_t mx_dist_bytes_for(const mtplx_sampling *cfg, int vocab)
+{
+    const struct mx_dist *d = NULL;
+    size_t entry = sizeof *d->ids + sizeof *d->p + sizeof *d->where;
+    return (uint64_t)list_room(cfg, vocab) * entry +
+           (unfiltered(cfg, vocab) ? mx_wide_bytes(vocab) : 0);
 }
 
 double mx_dist_prob(const struct mx_dist *d, int32_t id)
@@ -218,6 +232,15 @@ struct mx_sampler *mx_sampler_new(int vocab, mtplx_error *err)
         return NULL;
     }
     return s;
+}
+
+uint64_t mx_sampler_bytes(int vocab)
+{
+    const struct mx_sampler *s = NULL;
+    size_t n = (size_t)vocab;
+    return sizeof *s + DIGITS * sizeof *s->count + mx_weights_blocks(n) * sizeof *s->block_max +
+           n * (sizeof *s->row + sizeof *s->logits + sizeof *s->spare) +
+           (n + 1) * sizeof *s->keys;
 }
 
 void mx_sampler_free(struct mx_sampler *s)

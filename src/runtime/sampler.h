@@ -28,6 +28,8 @@ mtplx_status mx_dist_reserve(struct mx_dist *d, int cap, mtplx_error *err);
  * wide distribution where no filter cuts. */
 mtplx_status mx_dist_reserve_for(struct mx_dist *d, const mtplx_sampling *cfg, int vocab,
                                  mtplx_error *err);
+/* Bytes that this reserves. */
+uint64_t mx_dist_bytes_for(const mtplx_sampling *cfg, int vocab);
 /* The wide form, or NULL for a list. */
 static inline const struct mx_wide *mx_dist_wide(const struct mx_dist *d)
 {
@@ -51,6 +53,8 @@ mtplx_status mx_counts_add(struct mx_counts *c, int32_t id, bool prompt, mtplx_e
 void mx_counts_remove(struct mx_counts *c, int32_t id); /* undoes one completion add */
 /* Makes room for `distinct` different ids in all, so that adds up to there cannot fail. */
 mtplx_status mx_counts_reserve(struct mx_counts *c, size_t distinct, mtplx_error *err);
+/* Bytes of counts with that room. */
+uint64_t mx_counts_bytes(size_t distinct);
 
 /* NULL when the settings are in range, else one sentence naming the field. */
 const char *mx_sampling_check(const mtplx_sampling *s);
@@ -61,6 +65,7 @@ bool mx_sampling_greedy(const mtplx_sampling *s);
 struct mx_sampler;
 struct mx_sampler *mx_sampler_new(int vocab, mtplx_error *err);
 void mx_sampler_free(struct mx_sampler *s);
+uint64_t mx_sampler_bytes(int vocab);
 
 /* logits[vocab] -> d (room for `vocab` entries reserved by the caller; greedy needs 1; less room
  * acts like a smaller top-k). `counts` may be NULL. Non-finite logits: NaN counts as -inf, +inf as

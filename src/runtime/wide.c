@@ -60,6 +60,13 @@ mtplx_status mx_wide_reserve(struct mx_wide *d, int cap, mtplx_error *err)
     return MTPLX_OK;
 }
 
+uint64_t mx_wide_bytes(int cap)
+{
+    const struct mx_wide *d = NULL;
+    size_t n = (size_t)cap, blocks = mx_weights_blocks(n);
+    return n * sizeof *d->w + blocks * (sizeof *d->scale + sizeof *d->mass + sizeof *d->common);
+}
+
 /* ---- Law ---------------------------------------------------------------------------------- */
 
 /* Block masses and scales of the whole row, once the largest logit (in scale[]: of each block) is

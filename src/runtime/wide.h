@@ -28,6 +28,8 @@ struct mx_wide {
 
 mtplx_status mx_wide_reserve(struct mx_wide *d, int cap, mtplx_error *err);
 void mx_wide_free(struct mx_wide *d);
+/* Bytes that a reserve of `cap` takes. */
+uint64_t mx_wide_bytes(int cap);
 
 /* The law of x[n], n <= cap, at temperature 1 / inv_t >= MX_WEIGHTS_MIN_TEMPERATURE. False, with
  * d->n = 0, when the row has +inf or nothing above -inf. */

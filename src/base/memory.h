@@ -1,0 +1,23 @@
+/* How much memory this process may use. */
+#ifndef MX_BASE_MEMORY_H
+#define MX_BASE_MEMORY_H
+
+#include <stdint.h>
+
+/* Bytes of RAM of this machine; 0 when unknown. */
+uint64_t mx_memory_total(void);
+
+/* The cgroup memory limit in bytes, 0 for none: the tightest "memory.max" (v2) or
+ * "memory.limit_in_bytes" (v1) along the groups that `membership` (a /proc/<pid>/cgroup file)
+ * names below the mount point `root`. */
+uint64_t mx_cgroup_memory(const char *membership, const char *root);
+
+/* The smaller of the two for this process; 0 when neither is known. */
+uint64_t mx_memory_usable(void);
+
+/* What is left of `usable` for sequences beside `weights` bytes: a tenth, at least 512 MiB, stays
+ * free for buffers, the rest of the program and of the machine. At least a sixteenth of `usable`,
+ * and 256 MiB where nothing is known. */
+uint64_t mx_memory_budget(uint64_t usable, uint64_t weights);
+
+#endif

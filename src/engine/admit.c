@@ -1,0 +1,121 @@
+/* Memory, and who may run.
+ *
+ * A job is admitted when its reservation fits beside those of the active jobs; kept sequences make
+ * room first. The reservation covers prompt and max_tokens, so what was admitted has the memory to
+ * get to its end. An answer without max_tokens reserves MX_ROOM_STEP tokens beyond the prompt (less
+ * on a small machine) and grows in such steps; where no step fits any more it ends with LENGTH.
+ * The head of the line is not overtaken by smaller jobs, so big ones get their turn. */
+#include "engine/engine_int.h"
+
+#define MIB 1048576.0
+#define LEAST_STEP 64
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tokens that a sequence of the job can get to. */
+static size_t most_tokens(const struct mx_engine *e, const struct mx_job *j)
+{
+    size_t n = j->opt.n_prompt, more = (size_t)j->opt.gen.max_tokens;
+    if (j->opt.kind != MX_JOB_GENERATE)
+        return n;
+    return more && more < e->context - n ? n + more : e->context;
+}
+
+uint64_t mx_job_bytes(const struct mx_engine *e, const struct mx_job *j, size_t room)
+{
+    uint64_t bytes = mx_seq_bytes_for(e->model, room);
+    if (j->opt.kind == MX_JOB_GENERATE)
+        bytes += mx_gen_bytes_for(e->model, &j->opt.gen, j->opt.n_prompt, room - j->opt.n_prompt);
+    return bytes * (uint64_t)j->choices;
+}
+
+mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtplx_error *err)
+{
+    size_t most = most_tokens(e, j), n = j->opt.n_prompt, step = MX_ROOM_STEP;
+    bool grows = j->opt.kind == MX_JOB_GENERATE && j->opt.gen.max_tokens == 0;
+    uint64_t bytes;
+    do {
+        j->room = grows ? least(most, n + step) : most;
+        bytes = mx_job_bytes(e, j, j->room);
+        step /= 2;
+    } while (grows && bytes > e->memory_limit && step >= LEAST_STEP);
+    for (int i = 0; i < j->choices; i++) {
+        j->answers[i].room = j->room;
+        j->answers[i].limit = most;
+    }
+    j->reserved = bytes;
+    if (bytes <= e->memory_limit)
+        return MTPLX_OK;
+    return mx_error(err, MTPLX_ERR_MEMORY,
+                    "%zu prompt tokens and room for %zu more in %d answer%s need %.1f MiB, but the "
+                    "memory limit is %.1f MiB; shorten the prompt or lower max_tokens",
+                    n, j->room - n, j->choices, j->choices == 1 ? "" : "s", (double)bytes / MIB,
+                    (double)e->memory_limit / MIB);
+}
+
+/* Drops kept sequences until `bytes` more fit; false, with nothing dropped, when they cannot. */
+static bool make_space(struct mx_engine *e, uint64_t bytes, struct mx_trash *trash)
+{
+    if (e->reserved + bytes > e->memory_limit)
+        return false;
+    while (e->n_kept && e->reserved + bytes + mx_reuse_bytes(e) > e->memory_limit)
+        mx_reuse_drop_oldest(e, trash);
+    return true;
+}
+
+static bool has_place(const struct mx_engine *e, const struct mx_job *j)
+{
+    if (e->now.mode == MX_ENGINE_SERIAL)
+        return e->n_active == 0;
+    return e->n_answers == 0 || e->n_answers + j->choices <= e->now.max_active;
+}
+
+static struct mx_job *job_of(struct mx_queue_item *item)
+{
+    return (struct mx_job *)((char *)item - offsetof(struct mx_job, item));
+}
+
+int mx_engine_admit(struct mx_engine *e, struct mx_trash *trash)
+{
+    int admitted = 0;
+    struct mx_queue_item *item;
+    while ((item = mx_queue_peek(&e->queue))) {
+        struct mx_job *j = job_of(item);
+        if (!has_place(e, j) || e->reserved + j->reserved > e->memory_limit)
+            break;
+        mx_reuse_take(e, j);
+        make_space(e, j->reserved, trash);
+        mx_queue_take(&e->queue, item);
+        e->reserved += j->reserved;
+        e->active[e->n_active++] = j;
+        e->n_answers += j->choices;
+        j->active = true;
+        j->view.state = MX_JOB_PREFILL;
+        j->view.cached_tokens = j->cached;
+        admitted++;
+    }
+    return admitted;
+}
+
+bool mx_answer_grow(struct mx_engine *e, struct mx_answer *a)
+{
+    struct mx_trash trash = {.n = 0};
+    bool grown = false;
+    pthread_mutex_lock(&e->lock);
+    for (size_t step = MX_ROOM_STEP; !grown && step >= LEAST_STEP; step /= 2) {
+        size_t room = least(a->limit, a->room + step);
+        uint64_t more = mx_seq_bytes_for(e->model, room) - mx_seq_bytes_for(e->model, a->room);
+        grown = make_space(e, more, &trash);
+        if (grown) {
+            e->reserved += more;
+            a->job->reserved += more;
+            a->room = room;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    mx_trash_empty(&trash);
+    return grown;
+}

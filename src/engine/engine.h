@@ -1,0 +1,203 @@
+/* Engine: requests in, token events out. One owner thread runs the model.
+ *
+ * A job is one prompt and one to MX_MAX_CHOICES answers to it. Jobs wait in bounded queues, one for
+ * each owner (API key and session), served in turns by priority; the owner thread admits them where
+ * memory allows, reads their prompts in shared chunks and decodes them in shared cycles. They join
+ * and leave at cycle boundaries.
+ *
+ * Invariants
+ *   N1  A job's tokens do not depend on the other jobs (sampled ones of one seed: under a fixed
+ *       depth).
+ *   N2  Between two decode cycles of running answers stands at most one prefill pass, of at most
+ *       prefill_chunk rows: the stall that a long prompt can cause.
+ *   N3  In a prefill pass short rests of prompts go first, so that a short prompt waits for at most
+ *       the pass that runs when it arrives; the longest waiting one keeps a share, so that long
+ *       prompts get done.
+ *   N4  Sinks are called on the owner thread with no lock held. After the last done() of a job the
+ *       engine does not touch its argument again, and done() comes exactly once per choice of every
+ *       job that was accepted. */
+#ifndef MX_ENGINE_ENGINE_H
+#define MX_ENGINE_ENGINE_H
+
+#include "base/error.h"
+
+enum mx_engine_mode {
+    MX_ENGINE_SERIAL = 0,  /* one job after the other */
+    MX_ENGINE_COOPERATIVE, /* jobs take turns, passes are not shared */
+    MX_ENGINE_AR_BATCH,    /* shared plain decoding, no drafts */
+    MX_ENGINE_MTP_BATCH,   /* shared draft-verify cycles; the default */
+};
+/* serial, cooperative, ar_batch, mtp_batch, or hyper for the last; also with dashes. -1: none. */
+int mx_engine_mode_named(const char *name);
+const char *mx_engine_mode_name(enum mx_engine_mode mode);
+
+#define MX_MAX_CHOICES 16
+#define MX_MAX_ACTIVE 64
+
+struct mx_engine_options {
+    mtplx_model *model; /* outlives the engine */
+    enum mx_engine_mode mode;
+    int max_active;      /* answers decoded together, 1..MX_MAX_ACTIVE; 0: 8 */
+    int max_queue;       /* jobs waiting in all; 0: 8 * max_active */
+    int max_queue_owner; /* jobs waiting for one owner; 0: the same */
+    int prefill_chunk;   /* rows of a prefill pass while answers are being decoded; 0: the
+                            model's max_rows */
+    uint64_t
+        memory_limit; /* bytes for sequences and generations; 0: from RAM, cgroup and weights */
+    int reuse;        /* finished sequences kept to be continued by a prompt that extends them;
+                         0: 4, -1: none */
+};
+
+/* What may be changed while running. */
+struct mx_engine_settings {
+    enum mx_engine_mode mode;
+    int max_active, max_queue, prefill_chunk;
+};
+
+/* ---- Jobs --------------------------------------------------------------------------------- */
+
+enum mx_job_kind {
+    MX_JOB_GENERATE = 0,
+    MX_JOB_EMBED_MEAN, /* mean of the final-norm hidden states */
+    MX_JOB_EMBED_LAST, /* that of the last token */
+};
+
+enum mx_job_end {
+    MX_END_STOP = 0,  /* a stop token */
+    MX_END_LENGTH,    /* max_tokens or the context window */
+    MX_END_SINK,      /* the sink had enough (a stop string) */
+    MX_END_CANCELLED, /* mx_engine_cancel() */
+    MX_END_DEADLINE,
+    MX_END_SHUTDOWN,
+    MX_END_ERROR, /* see error */
+};
+
+/* Why no more of a prompt was reused. */
+enum mx_cache_miss {
+    MX_MISS_NONE = 0,          /* all but the last token was reused */
+    MX_MISS_NEW_SESSION,       /* nothing like it is kept */
+    MX_MISS_PREFIX_DIVERGENCE, /* a kept sequence starts like it, and goes on otherwise */
+    MX_MISS_BYPASS,            /* the request asked for it (logprobs of the prompt, cache off) */
+    MX_MISS_DISABLED,
+};
+const char *mx_cache_miss_name(enum mx_cache_miss m);
+
+struct mx_job_result {
+    enum mx_job_end end;
+    mtplx_error error;
+    mtplx_gen_stats stats;
+    uint64_t queue_ns; /* from submission to admission */
+    uint64_t ttft_ns;  /* from submission to the first token; 0: none */
+    uint64_t total_ns; /* from submission to now */
+    size_t prompt_tokens, cached_tokens, completion_tokens;
+    enum mx_cache_miss miss;
+    double mean_width;      /* answers that shared this one's cycles, on average */
+    const float *embedding; /* EMBED: [dims], valid during the call */
+    size_t dims;
+};
+
+struct mx_job_sink {
+    /* New tokens ids[0..n) of a choice, stop token included; answer token index of the first is
+     * `from`. Returns SIZE_MAX to go on, or how many tokens of the answer to keep, which ends it.
+     */
+    size_t (*tokens)(void *arg, int choice, const mtplx_gen *gen, const int32_t *ids, size_t from,
+                     size_t n);
+    /* A choice has ended. `gen` is NULL when it never started. */
+    void (*done)(void *arg, int choice, const mtplx_gen *gen, const struct mx_job_result *r);
+    /* True while the reader of a choice is behind: it is left out of cycles. Polled before each
+     * cycle, so it must be quick. NULL: never. */
+    bool (*blocked)(void *arg, int choice);
+    /* Prompt tokens read of all, after each pass. NULL: not wanted. */
+    void (*progress)(void *arg, size_t read, size_t of);
+};
+
+struct mx_job_options {
+    enum mx_job_kind kind;
+    const int32_t *prompt; /* copied */
+    size_t n_prompt;
+    mtplx_gen_options gen; /* `cancel` is ignored; arrays are copied, the grammar referenced */
+    int choices;           /* 0 is 1; choice i is seeded with seed + i */
+    const char *owner;     /* whose turn it takes; NULL: "" . Copied */
+    int priority;          /* -1 background, 0, 1 first */
+    uint64_t deadline_ns;  /* on mx_now_ns()'s clock; 0: none */
+    bool no_reuse;         /* read the whole prompt */
+    const struct mx_job_sink *sink; /* outlives the job */
+    void *arg;
+};
+
+struct mx_engine;
+/* Starts the owner thread. */
+struct mx_engine *mx_engine_new(const struct mx_engine_options *o, mtplx_error *err);
+/* Cancels what runs and joins. NULL is allowed. */
+void mx_engine_free(struct mx_engine *e);
+
+/* Queues a job and returns its id (never 0); 0 on failure, with nothing called. Any thread. Errors:
+ * LIMIT (a queue is full; or the prompt does not fit the context: then err->status is ARGUMENT),
+ * MEMORY (the projection exceeds what could ever be free, in the sentence), CANCELLED (shutting
+ * down), ARGUMENT. */
+uint64_t mx_engine_submit(struct mx_engine *e, const struct mx_job_options *o, mtplx_error *err);
+/* Ends a job soon, at the next chunk or cycle boundary; done() still comes. False when there is no
+ * such job (any more). Any thread. */
+bool mx_engine_cancel(struct mx_engine *e, uint64_t id);
+/* Refuses new jobs and waits until none is left or the time is over, then cancels; true when all
+ * ended by themselves. */
+bool mx_engine_drain(struct mx_engine *e, uint64_t timeout_ns);
+/* Seconds after which a refused job may be worth another try. */
+int mx_engine_retry_after(struct mx_engine *e);
+/* Wakes the owner thread: a blocked() answer may have changed. Any thread. */
+void mx_engine_poke(struct mx_engine *e);
+
+void mx_engine_get_settings(struct mx_engine *e, struct mx_engine_settings *s);
+/* Errors: ARGUMENT naming the setting. Takes effect at the next cycle boundary. */
+mtplx_status mx_engine_set_settings(struct mx_engine *e, const struct mx_engine_settings *s,
+                                    mtplx_error *err);
+/* Drops the kept sequences; returns how many. */
+int mx_engine_clear_reuse(struct mx_engine *e);
+/* Drops one of them, by the id of its view; false when it is not kept. Any thread. */
+bool mx_engine_drop_kept(struct mx_engine *e, uint64_t id);
+
+/* ---- Status ------------------------------------------------------------------------------- */
+
+enum mx_job_state { MX_JOB_QUEUED = 0, MX_JOB_PREFILL, MX_JOB_DECODE };
+
+struct mx_job_view {
+    uint64_t id;
+    enum mx_job_state state;
+    enum mx_job_kind kind;
+    int choices, priority;
+    size_t prompt_tokens, read_tokens, cached_tokens, completion_tokens;
+    uint64_t age_ns;
+    double tokens_per_s; /* while decoding */
+    char owner[48];
+};
+
+struct mx_kept_view { /* a kept sequence */
+    uint64_t id, age_ns, idle_ns, bytes, hits;
+    size_t tokens;
+    char owner[48];
+};
+
+#define MX_ENGINE_HIST 24 /* buckets of a duration: below 1 ms * 2^i, the last open */
+
+struct mx_engine_counters {
+    uint64_t accepted, finished, cancelled, failed, refused_queue, refused_memory, expired;
+    uint64_t prompt_tokens, cached_tokens, completion_tokens;
+    uint64_t prefill_passes, cycles, busy_ns;
+    uint64_t width[MX_MAX_ACTIVE + 1]; /* cycles by number of answers */
+    uint64_t drafted[MTPLX_MAX_DEPTH], accepted_drafts[MTPLX_MAX_DEPTH];
+    uint64_t queue_hist[MX_ENGINE_HIST], ttft_hist[MX_ENGINE_HIST], total_hist[MX_ENGINE_HIST];
+    uint64_t queue_ns, ttft_ns, total_ns; /* sums */
+};
+
+struct mx_engine_snapshot {
+    struct mx_engine_settings settings;
+    struct mx_engine_counters counters;
+    uint64_t memory_limit, memory_used, memory_reserved;
+    int queued, active, n_jobs, n_kept;
+    struct mx_job_view jobs[MX_MAX_ACTIVE * 2]; /* active first, then those waiting longest */
+    struct mx_kept_view kept[MX_MAX_ACTIVE];
+};
+/* A consistent copy; any thread. */
+void mx_engine_get_snapshot(struct mx_engine *e, struct mx_engine_snapshot *s);
+
+#endif

@@ -1,0 +1,13 @@
+/* Grammars at the runtime's floor: what mtplx_grammar holds, and the token table of a model. */
+#ifndef MX_RUNTIME_CONSTRAINT_H
+#define MX_RUNTIME_CONSTRAINT_H
+
+#include "mtplx.h"
+#include "text/grammar.h"
+
+/* A handle of `g` (takes over the caller's reference; on failure it is dropped). `vocabulary`
+ * tables are built once per model, on first use, under the model's lock. Errors: UNSUPPORTED (no
+ * tokenizer), MEMORY. */
+mtplx_grammar *mx_grammar_wrap(mtplx_model *m, struct mx_grammar *g, mtplx_error *err);
+
+#endif
