@@ -352,10 +352,9 @@ static void let_go(struct mx_toolcall *t)
     if (t->let_go)
         return;
     t->let_go = true;
-    if (t->fate != WANTED)
-        return;
-    flush_text(t);
-    t->emit(t->arg, MX_TOOL_BEGIN, t->calls++, t->item.name.data, t->item.name.len);
+    flush_text(t); /* what stands before a call is never joined with what stands behind it */
+    if (t->fate == WANTED)
+        t->emit(t->arg, MX_TOOL_BEGIN, t->calls++, t->item.name.data, t->item.name.len);
 }
 
 /* ---- Calls ---- */
