@@ -2,7 +2,7 @@
 #include "serve/turn_int.h"
 
 #include "runtime/model.h"
-#include "serve/guard.h"
+#include "serve/plain_text.h"
 #include "text/messages.h"
 
 #include <stdlib.h>
@@ -113,17 +113,17 @@ static bool render(struct mx_app *app, const struct mx_turn_request *r, json_t *
     return !r->continue_final || cut_behind_final(messages, text, e);
 }
 
-static bool fail_guard(const struct mx_guard *guard, struct mx_api_error *e)
+static bool fail_guard(const struct mx_plain *guard, struct mx_api_error *e)
 {
     if (guard->too_many)
         return mx_api_fail(e, 400, "messages",
                            "'messages' hold more than %d different special tokens as text",
-                           MX_GUARD_MAX);
+                           MX_PLAIN_MAX);
     return mx_api_fail(e, 507, "messages", "Out of memory for 'messages'");
 }
 
 static bool render_messages(struct mx_app *app, const struct mx_turn_request *r,
-                            struct mx_guard *guard, struct mx_strbuf *text, struct mx_api_error *e)
+                            struct mx_plain *guard, struct mx_strbuf *text, struct mx_api_error *e)
 {
     if (!app->model->chat)
         return mx_api_fail(e, 400, "messages",
@@ -136,7 +136,7 @@ static bool render_messages(struct mx_app *app, const struct mx_turn_request *r,
     mtplx_error err = {0};
     if (mx_messages_normalise(r->messages, &o, &messages, &err) != MTPLX_OK)
         return mx_turn_fail_input(e, &err, "messages");
-    bool ok = mx_guard_messages(guard, messages) || fail_guard(guard, e);
+    bool ok = mx_plain_messages(guard, messages) || fail_guard(guard, e);
     ok = ok && render(app, r, messages, text, e);
     json_decref(messages);
     return ok;
@@ -172,7 +172,7 @@ static bool take_ids(struct mx_app *app, const json_t *list, struct mx_turn_prom
     return true;
 }
 
-static bool encode_guarded(struct mx_app *app, const struct mx_guard *guard,
+static bool encode_guarded(struct mx_app *app, const struct mx_plain *guard,
                            struct mx_turn_prompt *p, struct mx_api_error *e)
 {
     struct mx_ids ids = {0};
@@ -180,7 +180,7 @@ static bool encode_guarded(struct mx_app *app, const struct mx_guard *guard,
     const char *text = p->text.data ? p->text.data : "";
     if (guard->n == 0)
         return encode(app, text, p->text.len, "messages", p, e);
-    if (mx_guard_encode(guard, text, p->text.len, &ids, &err) != MTPLX_OK) {
+    if (mx_plain_encode(guard, text, p->text.len, &ids, &err) != MTPLX_OK) {
         mx_ids_free(&ids);
         return mx_turn_fail_input(e, &err, "messages");
     }
@@ -192,10 +192,10 @@ static bool encode_guarded(struct mx_app *app, const struct mx_guard *guard,
 static bool from_messages(struct mx_app *app, const struct mx_turn_request *r,
                           struct mx_turn_prompt *p, struct mx_api_error *e)
 {
-    struct mx_guard guard;
-    mx_guard_init(&guard, app->model->tokenizer);
+    struct mx_plain guard;
+    mx_plain_init(&guard, app->model->tokenizer);
     bool ok = render_messages(app, r, &guard, &p->text, e) && encode_guarded(app, &guard, p, e);
-    mx_guard_free(&guard);
+    mx_plain_free(&guard);
     return ok;
 }
 

@@ -1,5 +1,5 @@
 /* Keeps text of messages from being read as special tokens. */
-#include "serve/guard.h"
+#include "serve/plain_text.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -7,13 +7,13 @@
 
 enum { NONCE_LEN = 19, WORD_LEN = NONCE_LEN + 5, DEPTH_MAX = 64 };
 
-void mx_guard_init(struct mx_guard *g, const struct mx_tokenizer *t)
+void mx_plain_init(struct mx_plain *g, const struct mx_tokenizer *t)
 {
     memset(g, 0, sizeof *g);
     g->t = t;
 }
 
-void mx_guard_free(struct mx_guard *g)
+void mx_plain_free(struct mx_plain *g)
 {
     json_decref(g->texts);
     g->texts = NULL;
@@ -23,13 +23,13 @@ void mx_guard_free(struct mx_guard *g)
 
 /* 64 random bits: no text of a request can know the word. Letters and digits, so that templates
  * leave it as it is. */
-static bool choose_word(struct mx_guard *g)
+static bool choose_word(struct mx_plain *g)
 {
     unsigned char bits[8];
     if (g->word[0])
         return true;
     randombytes_buf(bits, sizeof bits);
-    size_t n = (size_t)snprintf(g->word, sizeof g->word, "mxg");
+    size_t n = (size_t)snprintf(g->word, sizeof g->word, "mxp");
     for (size_t i = 0; i < sizeof bits; i++)
         n += (size_t)snprintf(g->word + n, sizeof g->word - n, "%02x", bits[i]);
     g->texts = json_array();
@@ -37,14 +37,14 @@ static bool choose_word(struct mx_guard *g)
 }
 
 /* Number of a text, which is added when it is new; -1 when it cannot be. */
-static int number_of(struct mx_guard *g, const char *s, size_t n)
+static int number_of(struct mx_plain *g, const char *s, size_t n)
 {
     for (int i = 0; i < g->n; i++) {
         const json_t *t = json_array_get(g->texts, (size_t)i);
         if (json_string_length(t) == n && memcmp(json_string_value(t), s, n) == 0)
             return i;
     }
-    g->too_many = g->n == MX_GUARD_MAX;
+    g->too_many = g->n == MX_PLAIN_MAX;
     if (g->too_many)
         return -1;
     g->failed = json_array_append_new(g->texts, json_stringn(s, n)) != 0;
@@ -52,7 +52,7 @@ static int number_of(struct mx_guard *g, const char *s, size_t n)
 }
 
 /* The string with its special tokens replaced; NULL when it has none, or on an error. */
-static json_t *guarded_string(struct mx_guard *g, const json_t *v)
+static json_t *guarded_string(struct mx_plain *g, const json_t *v)
 {
     const char *s = json_string_value(v);
     size_t n = json_string_length(v), at = 0, start, end;
@@ -75,7 +75,7 @@ static json_t *guarded_string(struct mx_guard *g, const json_t *v)
 
 /* A value with its strings guarded; NULL when nothing changes, or on an error. Containers that
  * change are copied, since the request may share them. */
-static json_t *guarded(struct mx_guard *g, const json_t *v, int depth)
+static json_t *guarded(struct mx_plain *g, const json_t *v, int depth)
 {
     const char *key;
     size_t i;
@@ -103,7 +103,7 @@ static json_t *guarded(struct mx_guard *g, const json_t *v, int depth)
     return copy;
 }
 
-bool mx_guard_messages(struct mx_guard *g, json_t *messages)
+bool mx_plain_messages(struct mx_plain *g, json_t *messages)
 {
     for (size_t i = 0; g->t && i < json_array_size(messages); i++) {
         json_t *changed = guarded(g, json_array_get(messages, i), DEPTH_MAX);
@@ -116,7 +116,7 @@ bool mx_guard_messages(struct mx_guard *g, json_t *messages)
 /* ---- Taking back -------------------------------------------------------------------------- */
 
 /* The next word in s[0..n): where it starts, and the text it stands for. */
-static const json_t *next_word(const struct mx_guard *g, const char *s, size_t n, size_t *at)
+static const json_t *next_word(const struct mx_plain *g, const char *s, size_t n, size_t *at)
 {
     const char *hit = s, *end = s + n;
     while (g->n > 0 && (hit = memmem(hit, (size_t)(end - hit), g->word, NONCE_LEN))) {
@@ -137,7 +137,7 @@ static const json_t *next_word(const struct mx_guard *g, const char *s, size_t n
     return NULL;
 }
 
-mtplx_status mx_guard_encode(const struct mx_guard *g, const char *text, size_t len,
+mtplx_status mx_plain_encode(const struct mx_plain *g, const char *text, size_t len,
                              struct mx_ids *out, mtplx_error *err)
 {
     size_t at = 0;

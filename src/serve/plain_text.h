@@ -4,17 +4,17 @@
  * another in any role. Such texts are replaced by random words before the template runs, and the
  * words by the tokens of the plain text when the prompt is encoded. Messages without such text
  * (nearly all) are left alone, and their prompts are encoded in one go. */
-#ifndef MX_SERVE_GUARD_H
-#define MX_SERVE_GUARD_H
+#ifndef MX_SERVE_PLAIN_TEXT_H
+#define MX_SERVE_PLAIN_TEXT_H
 
 #include "base/strbuf.h"
 #include "text/tokenizer.h"
 
 #include <jansson.h>
 
-#define MX_GUARD_MAX 256 /* different texts of one request */
+#define MX_PLAIN_MAX 256 /* different texts of one request */
 
-struct mx_guard {
+struct mx_plain {
     const struct mx_tokenizer *t;
     char word[24]; /* random start of the words that stand in; "" while there are none */
     int n;
@@ -22,13 +22,13 @@ struct mx_guard {
     bool too_many, failed;
 };
 
-void mx_guard_init(struct mx_guard *g, const struct mx_tokenizer *t);
-void mx_guard_free(struct mx_guard *g);
+void mx_plain_init(struct mx_plain *g, const struct mx_tokenizer *t);
+void mx_plain_free(struct mx_plain *g);
 /* Replaces in the text of messages (a list of its own, its messages too): content, reasoning, names
- * and arguments of calls. False without memory (`failed`) or over MX_GUARD_MAX (`too_many`). */
-bool mx_guard_messages(struct mx_guard *g, json_t *messages);
+ * and arguments of calls. False without memory (`failed`) or over MX_PLAIN_MAX (`too_many`). */
+bool mx_plain_messages(struct mx_plain *g, json_t *messages);
 /* Encodes a rendered prompt; as mx_tokenizer_encode(). */
-mtplx_status mx_guard_encode(const struct mx_guard *g, const char *text, size_t len,
+mtplx_status mx_plain_encode(const struct mx_plain *g, const char *text, size_t len,
                              struct mx_ids *out, mtplx_error *err);
 
 #endif
