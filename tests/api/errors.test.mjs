@@ -32,7 +32,7 @@ function bad(param, promise) {
 
 test("wrong types and ranges name the field", async () => {
     const cases = {
-        temperature: ["hot", -1, 99],
+        temperature: ["hot", -1, 1e9],
         top_p: [-0.5, "x", 7],
         max_tokens: ["many", -3, 1.5],
         n: [0, "two", 1000],
