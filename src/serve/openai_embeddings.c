@@ -206,6 +206,10 @@ static void send_vectors(struct embeddings *e)
 
 static void finish(struct embeddings *e)
 {
+    if (!e->failed && e->next < e->n) { /* the client went away */
+        mx_api_fail(&e->error, 499, NULL, "The request was cancelled");
+        e->failed = true;
+    }
     if (e->failed)
         mx_exchange_fail(e->x, &e->error);
     else
