@@ -54,7 +54,8 @@ struct mx_grammar *mx_grammar_from_gbnf(const char *text, size_t len,
 enum mx_tool_syntax {
     MX_TOOLS_NONE = 0,
     MX_TOOLS_HERMES,   /* <tool_call>{"name": .., "arguments": {..}}</tool_call> */
-    MX_TOOLS_QWEN_XML, /* <tool_call><function=N><parameter=K>V</parameter></function></tool_call> */
+    MX_TOOLS_QWEN_XML, /* <tool_call><function=N><parameter=K>V</parameter></function></tool_call>
+                        */
     MX_TOOLS_GLM,      /* <tool_call>N<arg_key>K</arg_key><arg_value>V</arg_value></tool_call> */
     MX_TOOLS_GEMMA4,   /* <|tool_call>call:N{k:v}<tool_call|> */
     MX_TOOLS_DEEPSEEK_V3, /* <｜tool▁calls▁begin｜>... */
@@ -63,11 +64,11 @@ enum mx_tool_syntax {
 };
 struct mx_grammar_tools {
     enum mx_tool_syntax syntax;
-    const json_t *tools;  /* OpenAI function tools: [{type, function: {name, parameters, strict}}] */
-    const char *only;     /* the one tool that may be called, or NULL: any */
-    bool parallel;        /* several calls may follow one another */
-    bool strict_all;      /* hold all to their schemas; else only those with strict: true, and the
-                             others to any JSON object (or free parameters) */
+    const json_t *tools; /* OpenAI function tools: [{type, function: {name, parameters, strict}}] */
+    const char *only;    /* the one tool that may be called, or NULL: any */
+    bool parallel;       /* several calls may follow one another */
+    bool strict_all;     /* hold all to their schemas; else only those with strict: true, and the
+                            others to any JSON object (or free parameters) */
 };
 /* With f->trigger NULL the answer consists of calls (tool_choice required or named); the caller
  * sets the trigger for tool_choice auto with strict tools. */
@@ -84,9 +85,9 @@ struct mx_matcher *mx_matcher_new(struct mx_grammar *g, const struct mx_token_ta
                                   mtplx_error *err);
 void mx_matcher_free(struct mx_matcher *m);
 
-/* Bit id % 64 of word id / 64 says whether `id` may come next; [ceil(vocab / 64)] words, valid until
- * the next call on m. NULL: every token may (free text). At least one bit is set as long as only
- * allowed tokens were accepted and no stop token was. */
+/* Bit id % 64 of word id / 64 says whether `id` may come next; [ceil(vocab / 64)] words, valid
+ * until the next call on m. NULL: every token may (free text). At least one bit is set as long as
+ * only allowed tokens were accepted and no stop token was. */
 const uint64_t *mx_matcher_mask(struct mx_matcher *m);
 /* Takes a token; false, with nothing changed, when it is not allowed or memory is out. */
 bool mx_matcher_accept(struct mx_matcher *m, int32_t token);
