@@ -320,7 +320,7 @@ MTPLX_API void mtplx_grammar_free(mtplx_grammar *grammar);
 typedef struct mtplx_token_logprob {
     int32_t token;
     float logprob; /* natural logarithm, of the model's own law: before penalties, bias, grammar,
-                      temperature and filters */
+                      temperature and filters; -9999 when that is 0 */
 } mtplx_token_logprob;
 
 typedef struct mtplx_gen_options {
@@ -410,8 +410,9 @@ MTPLX_API mtplx_finish mtplx_gen_finish(const mtplx_gen *gen);
  * Returns how many alternatives, or -1 when there are none to tell. */
 MTPLX_API int mtplx_gen_logprobs(const mtplx_gen *gen, size_t index, float *own,
                                  const mtplx_token_logprob **top);
-/* The same for prompt token `index` of this generation, given the tokens before it; -1 for a token
- * that nothing stands before. */
+/* The same for prompt token `index` of this generation, given the tokens before it; -1 for token 0,
+ * whose predecessor (if the sequence held one) was forwarded earlier, and for tokens not forwarded
+ * yet. */
 MTPLX_API int mtplx_gen_prompt_logprobs(const mtplx_gen *gen, size_t index, float *own,
                                         const mtplx_token_logprob **top);
 MTPLX_API const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *gen);

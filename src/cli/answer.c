@@ -2,7 +2,7 @@
 #include "cli/answer.h"
 
 #include "base/error.h"
-#include "cli/reasoning.h"
+#include "text/reasoning.h"
 
 /* What lives while an answer is being made. */
 struct stream {
@@ -41,7 +41,7 @@ static void end_reasoning(struct stream *s, bool gap)
 static void on_part(void *arg, enum mx_answer_part part, const char *text, size_t n)
 {
     struct stream *s = arg;
-    bool thought = part == MX_ANSWER_PART_REASONING;
+    bool thought = part == MX_PART_REASONING;
     *(thought ? &s->a->reasoned : &s->a->answered) = true;
     if (s->q->collect) {
         mx_strbuf_append(thought ? &s->a->reasoning : &s->a->answer, text, n);
@@ -139,7 +139,7 @@ mtplx_status mx_answer_run(const struct mx_answer_request *q, struct mx_cli_out 
     *a = (struct mx_answer){.finish_reason = "cancelled"};
     mx_strbuf_init(&a->answer, 0);
     mx_strbuf_init(&a->reasoning, 0);
-    mx_reasoning_init(&s.parts, q->prompt, q->prompt_len, on_part, &s);
+    mx_reasoning_init(&s.parts, MX_REASONING_THINK, q->prompt, q->prompt_len, on_part, &s);
 
     mtplx_status st = start(&s, err);
     if (st == MTPLX_OK) {

@@ -176,6 +176,8 @@ mtplx_status mx_engine_set_settings(struct mx_engine *e, const struct mx_engine_
                                     mtplx_error *err);
 /* Drops the kept sequences; returns how many. */
 int mx_engine_clear_reuse(struct mx_engine *e);
+/* Drops one of them, by the id of its view; false when it is not kept. Any thread. */
+bool mx_engine_drop_kept(struct mx_engine *e, uint64_t id);
 
 /* ---- Status ------------------------------------------------------------------------------- */
 

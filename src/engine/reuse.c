@@ -158,3 +158,17 @@ int mx_engine_clear_reuse(struct mx_engine *e)
     mx_trash_empty(&trash);
     return n;
 }
+
+bool mx_engine_drop_kept(struct mx_engine *e, uint64_t id)
+{
+    mtplx_seq *seq = NULL;
+    pthread_mutex_lock(&e->lock);
+    for (int i = 0; i < e->n_kept && !seq; i++)
+        if (e->kept[i].id == id) {
+            seq = e->kept[i].seq;
+            remove_at(e, i);
+        }
+    pthread_mutex_unlock(&e->lock);
+    mtplx_seq_free(seq);
+    return seq != NULL;
+}

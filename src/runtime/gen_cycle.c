@@ -48,26 +48,21 @@ static void plan(mtplx_gen *g, size_t peers)
 
 /* ---- Draft -------------------------------------------------------------------------------- */
 
-/* Chooses the draft after a step, from the ids or logits of its row. */
-static int32_t choose_draft(mtplx_gen *g, int step, int32_t argmax, const float *logits)
-{
-    if (!logits)
-        return argmax;
-    const struct mx_draft_vocab *v = &g->seq->model->draft;
-    if (g->greedy)
-        return mx_sample_argmax_of(&g->opt.sampling, g->counts, logits, v->ids, v->n);
-    mx_sample_dist_of(g->sampler, &g->opt.sampling, g->counts, logits, v->ids, v->n, &g->q[step]);
-    uint64_t position = g->seq->n_tokens + 1 + (uint64_t)step;
-    return mx_dist_draw(&g->q[step], mx_gen_uniform(g, position, MX_RNG_DRAFT));
-}
-
 /* Generations of one pass that all take plain argmaxes need no logits on the host. */
-static bool all_argmax(mtplx_gen *const *gens, size_t n)
+static bool drafts_argmax(mtplx_gen *const *gens, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if (!gens[i]->greedy || gens[i]->counting)
+        if (!gens[i]->greedy || gens[i]->counting || gens[i]->row)
             return false;
     return true;
+}
+
+static bool verifies_argmax(mtplx_gen *const *gens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (gens[i]->logprobs)
+            return false;
+    return drafts_argmax(gens, n);
 }
 
 static void feed_cost(mtplx_model *m, enum mx_cost_kind kind, size_t n, size_t context, uint64_t ns)
@@ -91,14 +86,14 @@ static mtplx_status draft_step(mtplx_gen *const *gens, size_t n, int step, mtplx
     if (k == 0)
         return MTPLX_OK;
     mtplx_model *m = seqs[0]->model;
-    struct mx_want want = {.argmax = all_argmax(active, k), .ids = ids};
+    struct mx_want want = {.argmax = drafts_argmax(active, k), .ids = ids};
     mtplx_forward_result r;
     uint64_t t0 = m->clock();
     mtplx_status st = mx_draft(m, seqs, tokens, k, &want, &r, err);
     for (size_t i = 0; i < k && st == MTPLX_OK; i++) {
         mtplx_gen *g = active[i];
         const float *logits = r.logits ? r.logits + i * (size_t)m->draft.n : NULL;
-        int32_t d = choose_draft(g, step, want.argmax ? ids[i] : 0, logits);
+        int32_t d = logits ? mx_gen_draft(g, logits, step) : ids[i];
         g->rows[step + 1] = d;
         g->drafted = step + 1;
         mx_gen_count(g, d); /* G2; taken back after drafting */
@@ -207,7 +202,7 @@ static size_t accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids, const
         int32_t token = settle_row(g, i, ids ? ids[i] : 0, row, base + (uint64_t)i, &accepted);
         note_tested(g, i, accepted);
         mx_gen_count(g, token);
-        bool more = mx_gen_emit(g, token);
+        bool more = mx_gen_emit(g, token, row);
         /* After a final accepted token the next position stood drafted too. */
         if (accepted && !more && i + 1 < g->made)
             g->stats.drafted[i + 1]++;
@@ -215,11 +210,11 @@ static size_t accept_rows(mtplx_gen *g, uint64_t base, const int32_t *ids, const
             return (size_t)i + 1;
     }
     int k = g->drafted;
-    int32_t token =
-        g->greedy && ids ? ids[k] : mx_gen_draw(g, logits + (size_t)k * vocab, base + (uint64_t)k);
+    const float *row = logits ? logits + (size_t)k * vocab : NULL;
+    int32_t token = row ? mx_gen_draw(g, row, base + (uint64_t)k) : ids[k];
     mx_gen_count(g, token);
     g->stats.bonus += k > 0;
-    mx_gen_emit(g, token);
+    mx_gen_emit(g, token, row);
     return (size_t)k + 1;
 }
 
@@ -281,6 +276,16 @@ static void learn(mtplx_gen *g, uint64_t ns)
     mx_copy_feed(&g->copying, g->match, g->tested - of_mtp, g->accepted - good, g->seq->n_tokens);
 }
 
+/* What the answers need to grow by a cycle, so that nothing fails after its pass (G5). */
+static mtplx_status reserve(mtplx_gen *const *gens, size_t n, mtplx_error *err)
+{
+    mtplx_status st = MTPLX_OK;
+    for (size_t i = 0; i < n && st == MTPLX_OK; i++)
+        if (gens[i]->logprobs)
+            st = mx_logprobs_reserve(gens[i]->logprobs, gens[i]->n_out + MX_MAX_PENDING, err);
+    return st;
+}
+
 /* Draft, verify, accept, commit for up to MX_GEN_GROUP generations of one model. */
 static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err)
 {
@@ -289,13 +294,15 @@ static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err
     mtplx_forward_result r;
     mtplx_model *m = gens[0]->seq->model;
     uint64_t t0 = m->clock();
-    mtplx_status st = draft(gens, n, err);
+    mtplx_status st = reserve(gens, n, err);
+    if (st == MTPLX_OK)
+        st = draft(gens, n, err);
     if (st != MTPLX_OK)
         return st;
     uint64_t t1 = m->clock();
     size_t k = fill_verify(gens, n, rows);
     mtplx_forward_mode mode = k == n ? MTPLX_COMMIT : MTPLX_VERIFY;
-    struct mx_want want = {.argmax = all_argmax(gens, n), .ids = ids};
+    struct mx_want want = {.argmax = verifies_argmax(gens, n), .ids = ids};
     st = mx_forward(m, rows, k, mode, &want, &r, err);
     if (st != MTPLX_OK)
         return st;

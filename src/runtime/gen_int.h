@@ -15,6 +15,8 @@
 #include "runtime/depth.h"
 #include "runtime/forward.h"
 #include "runtime/generate.h"
+#include "runtime/logprobs.h"
+#include "runtime/row.h"
 #include "runtime/sampler.h"
 
 #define MX_GEN_GROUP 64 /* generations of one cycle pass */
@@ -34,6 +36,10 @@ struct mtplx_gen {
     struct mx_sampler *sampler;
     struct mx_counts *counts;
     struct mx_dist p, q[MTPLX_MAX_DEPTH];
+    struct mx_bias *bias; /* NULL: none */
+    float *row;           /* [vocab] a row after penalties, bias and mask; NULL: rows stay */
+
+    struct mx_logprobs *logprobs, *prompt_logprobs; /* NULL: not asked for */
 
     struct mx_depth policy;
     struct mx_copy *index; /* NULL: no context copy */
@@ -67,8 +73,9 @@ bool mx_gen_has_penalties(const mtplx_sampling *s);
 
 /* ---- gen_token.c -------------------------------------------------------------------------- */
 
-/* Appends a token to the answer; true when the answer goes on. */
-bool mx_gen_emit(mtplx_gen *g, int32_t token);
+/* Appends a token to the answer; true when the answer goes on. `logits`: the row it came out of,
+ * needed when log-probabilities are kept. */
+bool mx_gen_emit(mtplx_gen *g, int32_t token, const float *logits);
 
 /* Counts a completion token for the penalties. Room was reserved. */
 void mx_gen_count(mtplx_gen *g, int32_t token);
@@ -80,6 +87,10 @@ double mx_gen_uniform(const mtplx_gen *g, uint64_t position, enum mx_rng_purpose
 void mx_gen_target(mtplx_gen *g, const float *logits, struct mx_dist *d);
 int32_t mx_gen_argmax(mtplx_gen *g, const float *logits);
 
+/* The same over the draft vocabulary: draft number `step` of the cycle, its law in q[step] unless
+ * greedy. */
+int32_t mx_gen_draft(mtplx_gen *g, const float *logits, int step);
+
 /* A draw from the target row of the token at `position`. */
 int32_t mx_gen_draw(mtplx_gen *g, const float *logits, uint64_t position);
 
@@ -88,6 +99,9 @@ int32_t mx_gen_draw(mtplx_gen *g, const float *logits, uint64_t position);
 /* The next rows[i] prompt tokens of gens[i], at most max_rows in all, in one pass. When it fails
  * each generation tries alone, so that only those that cannot go on end. */
 void mx_gen_prefill(mtplx_gen *const *gens, const size_t *rows, size_t n, struct mx_outcome *o);
+
+/* The same for one generation that keeps the log-probabilities of its prompt. */
+void mx_gen_prefill_scored(mtplx_gen *g, size_t rows, struct mx_outcome *o);
 
 /* One cycle of n <= MX_GEN_GROUP running generations; failures are dealt with in the same way. */
 void mx_gen_cycle(mtplx_gen *const *gens, size_t n, struct mx_outcome *o);

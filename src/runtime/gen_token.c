@@ -2,13 +2,15 @@
 #include "base/clock.h"
 #include "runtime/gen_int.h"
 
-bool mx_gen_emit(mtplx_gen *g, int32_t token)
+bool mx_gen_emit(mtplx_gen *g, int32_t token, const float *logits)
 {
     uint64_t now = mx_now_ns();
     if (g->n_out == 0) {
         g->first_ns = now;
         g->stats.first_token_ns = now - g->started_ns;
     }
+    if (g->logprobs)
+        mx_logprobs_set(g->logprobs, g->n_out, logits, g->seq->model->geometry.vocab, token);
     g->out[g->n_out++] = token;
     if (!g->opt.ignore_stop) /* benchmarks are not what a user asks for */
         mx_misses_note(g->seq->model->misses, token);
@@ -32,15 +34,64 @@ double mx_gen_uniform(const mtplx_gen *g, uint64_t position, enum mx_rng_purpose
     return mx_rng_uniform(g->opt.sampling.seed, position, purpose);
 }
 
+/* ---- Laws --------------------------------------------------------------------------------- */
+
+/* A row as the filters are to see it. */
+struct view {
+    const float *logits;
+    const int32_t *ids; /* token of each place; NULL: the place */
+    int n;
+    const struct mx_counts *counts; /* penalties that the sampler still has to apply */
+};
+
+/* Rows that only penalties change are left to the sampler, which need not copy them. False when
+ * none of the places may come. */
+static bool look(mtplx_gen *g, struct view *v)
+{
+    struct mx_row_rules r = {.cfg = &g->opt.sampling, .counts = g->counts, .bias = g->bias};
+    v->counts = g->counts;
+    if (!g->row)
+        return true;
+    bool any = mx_row_apply(&r, v->logits, v->ids, v->n, g->row);
+    v->logits = g->row;
+    v->counts = NULL;
+    return any;
+}
+
+static int32_t best(const mtplx_gen *g, const struct view *v)
+{
+    return mx_sample_argmax_of(&g->opt.sampling, v->counts, v->logits, v->ids, v->n);
+}
+
+static void law(mtplx_gen *g, const struct view *v, struct mx_dist *d)
+{
+    mx_sample_dist_of(g->sampler, &g->opt.sampling, v->counts, v->logits, v->ids, v->n, d);
+}
+
 void mx_gen_target(mtplx_gen *g, const float *logits, struct mx_dist *d)
 {
-    mx_sample_dist(g->sampler, &g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab,
-                   d);
+    struct view v = {.logits = logits, .n = g->seq->model->geometry.vocab};
+    look(g, &v);
+    law(g, &v, d);
 }
 
 int32_t mx_gen_argmax(mtplx_gen *g, const float *logits)
 {
-    return mx_sample_argmax(&g->opt.sampling, g->counts, logits, g->seq->model->geometry.vocab);
+    struct view v = {.logits = logits, .n = g->seq->model->geometry.vocab};
+    look(g, &v);
+    return best(g, &v);
+}
+
+int32_t mx_gen_draft(mtplx_gen *g, const float *logits, int step)
+{
+    const struct mx_draft_vocab *d = &g->seq->model->draft;
+    struct view v = {.logits = logits, .ids = d->ids, .n = d->n};
+    look(g, &v);
+    if (g->greedy)
+        return best(g, &v);
+    law(g, &v, &g->q[step]);
+    uint64_t position = g->seq->n_tokens + 1 + (uint64_t)step;
+    return mx_dist_draw(&g->q[step], mx_gen_uniform(g, position, MX_RNG_DRAFT));
 }
 
 int32_t mx_gen_draw(mtplx_gen *g, const float *logits, uint64_t position)

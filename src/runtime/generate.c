@@ -66,6 +66,9 @@ static mtplx_status check_options(const mtplx_seq *s, size_t count, mtplx_gen_op
                         s->n_tokens + count, context);
     if ((int)o->policy < MTPLX_DEPTH_FIXED || o->policy > MTPLX_DEPTH_POSITION_EMA)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "%d is not a depth policy", (int)o->policy);
+    if (o->logprobs < 0 || o->logprobs > MTPLX_MAX_LOGPROBS + 1)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "logprobs %d is outside 0..%d", o->logprobs,
+                        MTPLX_MAX_LOGPROBS + 1);
     if (!s->model->geometry.has_mtp)
         o->depth = 0;
     return MTPLX_OK;
@@ -98,6 +101,26 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
         if (st != MTPLX_OK)
             return st;
     }
+    return MTPLX_OK;
+}
+
+/* Bias and log-probabilities. */
+static mtplx_status make_extras(mtplx_gen *g, mtplx_error *err)
+{
+    int vocab = g->seq->model->geometry.vocab, width = g->opt.logprobs - 1;
+    width = width > 0 ? width : 0;
+    if (g->opt.n_logit_bias) {
+        g->bias = mx_bias_new(g->opt.logit_bias, g->opt.n_logit_bias, vocab, err);
+        if (!g->bias)
+            return MTPLX_ERR_ARGUMENT;
+    }
+    g->opt.logit_bias = NULL; /* the caller's */
+    if (g->bias && !(g->row = malloc((size_t)vocab * sizeof *g->row)))
+        return mx_error_nomem(err, "a row of logits", (size_t)vocab * sizeof *g->row);
+    if (g->opt.logprobs && !(g->logprobs = mx_logprobs_new(g->cap_out, width, err)))
+        return MTPLX_ERR_MEMORY;
+    if (g->opt.prompt_logprobs && !(g->prompt_logprobs = mx_logprobs_new(g->n_prompt, width, err)))
+        return MTPLX_ERR_MEMORY;
     return MTPLX_OK;
 }
 
@@ -149,6 +172,8 @@ static mtplx_status init(mtplx_gen *g, const int32_t *prompt, size_t count, mtpl
     g->stats.prompt_tokens = count;
     mtplx_status st = make_sampler(g, err);
     if (st == MTPLX_OK)
+        st = make_extras(g, err);
+    if (st == MTPLX_OK)
         st = make_planner(g, err);
     return st == MTPLX_OK ? count_prompt(g, err) : st;
 }
@@ -180,6 +205,10 @@ void mtplx_gen_free(mtplx_gen *g)
     mx_sampler_free(g->sampler);
     mx_counts_free(g->counts);
     mx_copy_free(g->index);
+    mx_bias_free(g->bias);
+    mx_logprobs_free(g->logprobs);
+    mx_logprobs_free(g->prompt_logprobs);
+    free(g->row);
     mx_dist_free(&g->p);
     for (int i = 0; i < MTPLX_MAX_DEPTH; i++)
         mx_dist_free(&g->q[i]);
@@ -242,6 +271,10 @@ static void prefill_prompts(struct prompts *p, struct mx_outcome *o)
 
 static void add_prompt(struct prompts *p, mtplx_gen *g, size_t rows, struct mx_outcome *o)
 {
+    if (g->prompt_logprobs) {
+        mx_gen_prefill_scored(g, rows, o);
+        return;
+    }
     p->gens[p->n] = g;
     p->rows[p->n++] = rows;
     if (p->n == MX_GEN_GROUP)
@@ -367,6 +400,8 @@ mtplx_status mx_gen_cycle_many(mtplx_gen *const *gens, size_t n, mtplx_error *er
 
 void mx_gen_end(mtplx_gen *g, mtplx_finish finish, size_t keep)
 {
+    if (finish == MTPLX_FINISH_NONE)
+        return;
     g->finish = finish;
     if (keep < g->n_out)
         g->n_out = keep;
@@ -389,4 +424,16 @@ mtplx_finish mtplx_gen_finish(const mtplx_gen *g)
 const mtplx_gen_stats *mtplx_gen_get_stats(const mtplx_gen *g)
 {
     return &g->stats;
+}
+
+int mtplx_gen_logprobs(const mtplx_gen *g, size_t index, float *own,
+                       const mtplx_token_logprob **top)
+{
+    return index < g->n_out ? mx_logprobs_get(g->logprobs, index, own, top) : -1;
+}
+
+int mtplx_gen_prompt_logprobs(const mtplx_gen *g, size_t index, float *own,
+                              const mtplx_token_logprob **top)
+{
+    return mx_logprobs_get(g->prompt_logprobs, index, own, top);
 }

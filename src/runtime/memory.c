@@ -71,6 +71,13 @@ uint64_t mx_gen_bytes_for(const mtplx_model *m, const mtplx_gen_options *o, size
     size_t most = max_tokens && max_tokens < room ? max_tokens : room;
     uint64_t tokens = (uint64_t)prompt + most;
     uint64_t bytes = sizeof(mtplx_gen) + (tokens + MX_MAX_PENDING) * sizeof(int32_t);
+    int width = o->logprobs > 1 ? o->logprobs - 1 : 0;
+    if (o->logprobs)
+        bytes += mx_logprobs_bytes(most, width);
+    if (o->prompt_logprobs)
+        bytes += mx_logprobs_bytes(prompt, width);
+    if (o->n_logit_bias || o->grammar)
+        bytes += mx_bias_bytes(o->n_logit_bias) + (uint64_t)m->geometry.vocab * sizeof(float);
     if (o->context_copy)
         bytes += mx_copy_bytes(tokens);
     return bytes + law_bytes(m, o, tokens + MX_MAX_PENDING);

@@ -49,6 +49,8 @@ const char *mx_exchange_method(const struct mx_exchange *x);
 const char *mx_exchange_path(const struct mx_exchange *x);
 /* The part of the path that a route's {id} stands for, or "". */
 const char *mx_exchange_id(const struct mx_exchange *x);
+/* The pattern of the route, "" when there is none: for logs and metrics. Static. */
+const char *mx_exchange_route(const struct mx_exchange *x);
 /* Value of a header (any case) or of a query parameter, or NULL. Valid while x is. */
 const char *mx_exchange_header(struct mx_exchange *x, const char *name);
 const char *mx_exchange_query(struct mx_exchange *x, const char *name);
@@ -61,6 +63,9 @@ size_t mx_exchange_body_bytes(const struct mx_exchange *x);
 const char *mx_exchange_request_id(const struct mx_exchange *x);
 /* Whose request this is: a short hash of the API key, or the client's address. */
 const char *mx_exchange_client(const struct mx_exchange *x);
+/* True when the request came with a valid key, or no key is configured: routes that are open to all
+ * tell the others less. */
+bool mx_exchange_authorized(const struct mx_exchange *x);
 /* When the request's head was complete, on mx_now_ns()'s clock. */
 uint64_t mx_exchange_started_ns(const struct mx_exchange *x);
 
@@ -95,7 +100,8 @@ size_t mx_exchange_backlog(struct mx_exchange *x);
 #define MX_STREAM_MAX (8u << 20)
 
 /* Calls fn(arg, value) once when the client has gone away before the reply was complete: at once
- * when it is gone already, never after mx_exchange_end() or send(). Any thread. */
+ * when it is gone already, never after mx_exchange_end() or send(), which wait for a call that runs
+ * on another thread: hold no lock over them that fn takes. Any thread. */
 typedef void mx_gone_fn(void *arg, uint64_t value);
 void mx_exchange_on_gone(struct mx_exchange *x, mx_gone_fn *fn, void *arg, uint64_t value);
 bool mx_exchange_gone(struct mx_exchange *x);

@@ -19,11 +19,14 @@ struct mx_server_options {
     int max_connections;            /* 0: 4096 */
     int preparers;                  /* preparation threads; 0: 2 */
     const char *log_path;           /* request log JSONL, or NULL */
+    /* A client that takes nothing of its reply for so long is cut off; 0: never. */
+    uint64_t stall_ns;
 };
 
 struct mx_server;
-/* Binds and starts answering. Errors: ARGUMENT (no key for a public address, ...), IO (the port is
- * taken, a file), UNSUPPORTED (TLS not in the library), MEMORY. */
+/* Strings and arrays of the options are borrowed until mx_server_free(). Binds and starts
+ * answering. Errors: ARGUMENT (no key for a public address, ...), IO (the port is taken, a file),
+ * UNSUPPORTED (TLS not in the library), MEMORY. */
 struct mx_server *mx_server_start(struct mx_app *app, const struct mx_server_options *o,
                                   mtplx_error *err);
 int mx_server_port(const struct mx_server *s);

@@ -56,7 +56,9 @@ struct mx_turn_event {
     /* Answer tokens that this event's text came from, where logprobs were asked for: index of the
      * first, and how many (0: counted with an earlier or later event). */
     size_t token, n_tokens;
-    const mtplx_gen *gen; /* for mtplx_gen_logprobs(); NULL: never started */
+    const mtplx_gen *gen;  /* for mtplx_gen_logprobs(); NULL: never started */
+    const int32_t *prompt; /* ids of the prompt; NULL for CLOSE */
+    size_t n_prompt;
 };
 
 typedef void mx_turn_fn(void *arg, const struct mx_turn_event *ev);
@@ -109,8 +111,9 @@ struct mx_turn_request {
     int n_stop;
     bool include_stop; /* keep the stop string in the text */
     int choices;
-    bool
-        raw; /* completions: no reasoning, no tools, special tokens of the prompt text recognised */
+    /* Completions: no reasoning, no tools; special tokens of the prompt text are recognised. */
+    bool raw;
+    bool prompt_only; /* no answer: the prompt is read for its log-probabilities */
 
     const char *session; /* client's conversation id, or NULL */
     int priority;

@@ -1,7 +1,18 @@
 /* Splits a streamed answer into reasoning and visible text.
  *
  * Styles differ in their tags only; where an answer starts (inside reasoning, behind it, or not
- * known yet) follows from the end of the prompt, since templates often write the opening tag. */
+ * known yet) follows from the end of the prompt, since templates often write the opening tag.
+ *
+ *  1. Only an answer that starts with the opening tag has reasoning: the tag further on is the
+ *     model's own words. What could still become a tag is held back.
+ *  2. Blanks around the reasoning (behind it 256 at most) and newlines before the visible text are
+ *     dropped.
+ *  3. A closing tag that the model quotes does not end reasoning: the byte behind it is ` or " and
+ *     an odd number of that byte stands before it on its line, or it stands right between two '.
+ *     A closing tag inside a fenced code block does end it: blocks that are never closed are more
+ *     common than blocks that hold the tag, and an answer lost in reasoning is the worse mistake.
+ *  4. Reasoning that is never closed is all reasoning, also when it seems to go over into a tool
+ *     call: whether the model meant the call or thought about it cannot be known. */
 #ifndef MX_TEXT_REASONING_H
 #define MX_TEXT_REASONING_H
 
@@ -27,6 +38,8 @@ typedef void mx_part_fn(void *arg, enum mx_answer_part part, const char *text, s
 struct mx_reasoning {
     enum mx_reasoning_style style;
     int state;
+    char last;          /* byte before `held` */
+    bool ticks, quotes; /* an odd number of ` and " before `held` on its line */
     struct mx_strbuf held;
     mx_part_fn *emit;
     void *arg;
