@@ -6,6 +6,7 @@
 #include "serve/anthropic_int.h"
 #include "serve/api.h"
 #include "serve/metrics.h"
+#include "serve/openai_params.h"
 
 /* Without a word about thinking the API does not think; a server that was told to think by default
  * does. Thinking goes in front of a begun answer, so that cannot be gone on with. */
@@ -17,17 +18,22 @@ static void settle_thinking(struct mx_messages_request *r, const struct mx_app_s
         r->turn.thinking = MX_OFF;
 }
 
-/* Translates the exchange's body with the server's defaults. */
+/* Translates the exchange's body. What all dialects have in common comes first, in `common`: the
+ * controls that the operator lets clients have, mtplx's own fields, headers. */
 static bool prepare(struct mx_app *app, struct mx_exchange *x, bool counting,
-                    struct mx_messages_request *r, struct mx_api_error *e)
+                    struct mx_openai_params *common, struct mx_messages_request *r,
+                    struct mx_api_error *e)
 {
     const struct mx_app_settings settings = mx_app_get_settings(app);
-    mx_turn_defaults(app, &r->turn);
-    const mtplx_sampling sampling = r->turn.gen.sampling;
+    if (!mx_openai_read(app, x, common, e))
+        return false;
+    r->turn = common->turn;
+    r->turn.n_stop = 0;
+    r->turn.choices = 1;
+    r->stats = common->stats;
     if (!mx_messages_parse(mx_exchange_body(x), counting, r, e))
         return false;
-    if (!settings.client_controls)
-        r->turn.gen.sampling = sampling;
+    r->turn.gen.sampling = common->turn.gen.sampling;
     settle_thinking(r, &settings);
     if (r->ignored > 0 && app->metrics)
         mx_metrics_unknown_fields(app->metrics, r->ignored);
@@ -38,7 +44,7 @@ static bool prepare(struct mx_app *app, struct mx_exchange *x, bool counting,
 static bool start(struct mx_app *app, struct mx_exchange *x, struct mx_messages_request *r,
                   struct mx_api_error *e)
 {
-    struct mx_messages_answer *a = mx_messages_answer_new(app, x, r);
+    struct mx_messages_answer *a = mx_messages_answer_new(x, r);
     if (!a)
         return mx_api_fail(e, 507, NULL, "out of memory for an answer");
     r->turn.event = mx_messages_answer_event;
@@ -54,21 +60,25 @@ static bool start(struct mx_app *app, struct mx_exchange *x, struct mx_messages_
 
 void mx_api_messages(struct mx_app *app, struct mx_exchange *x)
 {
+    struct mx_openai_params common = {0};
     struct mx_messages_request r = {0};
     struct mx_api_error e = {0};
-    if (!prepare(app, x, false, &r, &e) || !start(app, x, &r, &e))
+    if (!prepare(app, x, false, &common, &r, &e) || !start(app, x, &r, &e))
         mx_exchange_fail(x, &e);
     mx_messages_request_free(&r);
+    mx_openai_params_free(&common);
 }
 
 void mx_api_count_tokens(struct mx_app *app, struct mx_exchange *x)
 {
+    struct mx_openai_params common = {0};
     struct mx_messages_request r = {0};
     struct mx_api_error e = {0};
     size_t tokens = 0;
-    if (!prepare(app, x, true, &r, &e) || !mx_turn_count(app, &r.turn, &tokens, &e))
+    if (!prepare(app, x, true, &common, &r, &e) || !mx_turn_count(app, &r.turn, &tokens, &e))
         mx_exchange_fail(x, &e);
     else
         mx_exchange_send_json(x, 200, json_pack("{s:I}", "input_tokens", (json_int_t)tokens));
     mx_messages_request_free(&r);
+    mx_openai_params_free(&common);
 }

@@ -9,7 +9,9 @@
 struct mx_messages_request {
     struct mx_turn_request turn; /* what the caller put there are the defaults */
     json_t *messages, *tools;    /* owned; `turn` points to them */
+    const char *model;           /* as the request names it */
     bool stream;
+    bool stats;         /* mtplx_stats is wanted; the caller sets it */
     bool hide_thinking; /* thinking.display is "omitted": blocks without their text */
     unsigned ignored;   /* fields, blocks and tools that mean nothing here */
 };
@@ -26,7 +28,7 @@ void mx_messages_request_free(struct mx_messages_request *r);
 struct mx_messages_answer;
 /* An answer with two references: the caller's and that of the turn's events, which is dropped by
  * MX_TURN_CLOSE. NULL when memory is out. */
-struct mx_messages_answer *mx_messages_answer_new(struct mx_app *app, struct mx_exchange *x,
+struct mx_messages_answer *mx_messages_answer_new(struct mx_exchange *x,
                                                   const struct mx_messages_request *r);
 void mx_messages_answer_unref(struct mx_messages_answer *a);
 /* Sends the head of a stream, unless an event has done so. */

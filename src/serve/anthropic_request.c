@@ -10,6 +10,7 @@
 #include "serve/anthropic_int.h"
 #include "serve/chat_build.h"
 #include "serve/fields.h"
+#include "serve/openai_params.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -536,11 +537,13 @@ static bool read_stops(const struct mx_fields *f, struct mx_messages_request *r)
 static bool read_sampling(const struct mx_fields *f, struct mx_messages_request *r)
 {
     mtplx_sampling *s = &r->turn.gen.sampling;
+    double top_p = -1;
     int64_t top_k = s->top_k;
     if (!mx_field_number(f, "temperature", 0, 1, &s->temperature) ||
-        !mx_field_number(f, "top_p", 0, 1, &s->top_p) ||
-        !mx_field_int(f, "top_k", 0, INT_MAX, &top_k))
+        !mx_field_number(f, "top_p", 0, 1, &top_p) || !mx_field_int(f, "top_k", 0, INT_MAX, &top_k))
         return false;
+    if (top_p >= 0)
+        s->top_p = top_p > 1e-6 ? top_p : 1e-6; /* 0: the likeliest token alone, not "off" */
     s->top_k = (int)top_k;
     return true;
 }
@@ -576,13 +579,12 @@ bool mx_messages_parse(const json_t *body, bool counting, struct mx_messages_req
                        struct mx_api_error *e)
 {
     static const char known[] =
-        "model messages system max_tokens stop_sequences temperature top_p top_k metadata stream "
-        "tools tool_choice thinking output_config output_format service_tier container "
-        "cache_control context_management inference_geo speed mcp_servers betas";
+        MX_OPENAI_COMMON " messages system stop_sequences tools tool_choice thinking output_config "
+                         "output_format service_tier container "
+                         "cache_control context_management inference_geo speed mcp_servers betas";
     const struct mx_fields f = {body, "", e};
-    const char *model = NULL;
     r->ignored += mx_fields_unknown(body, known);
-    return mx_field_need(&f, "model") && mx_field_string(&f, "model", MAX_NAME, &model) &&
+    return mx_field_need(&f, "model") && mx_field_string(&f, "model", MAX_NAME, &r->model) &&
            read_limits(&f, counting, r) && read_sampling(&f, r) && read_stops(&f, r) &&
            read_metadata(&f, r) && read_thinking(&f, r) && read_output_config(&f, r) &&
            read_tools(&f, r) && read_tool_choice(&f, r) && read_messages(body, r, e);

@@ -13,7 +13,8 @@
  *   4. The answer dies with its second reference: the handler's and that of the turn's events. */
 #include "base/clock.h"
 #include "serve/anthropic_int.h"
-#include "serve/jtext.h"
+#include "serve/blanks.h"
+#include "serve/openai_reply.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -27,14 +28,11 @@
 
 enum block { BLOCK_NONE = 0, BLOCK_THINKING, BLOCK_TEXT, BLOCK_TOOL };
 
-enum { MAX_BLANKS = 64 };
-
 struct mx_messages_answer {
-    struct mx_app *app;
     struct mx_exchange *x;
     atomic_int refs;
     bool stream, hide_thinking, stats;
-    const char *stops[MX_TURN_STOPS]; /* in the exchange's body */
+    const char *model, *stops[MX_TURN_STOPS]; /* in the exchange's body */
 
     pthread_mutex_t lock; /* begun */
     bool begun;
@@ -49,23 +47,22 @@ struct mx_messages_answer {
     struct mx_strbuf content; /* whole: blocks so far */
     struct mx_strbuf args;    /* whole: arguments of the open call */
     size_t mark;              /* whole: where the open call starts in content */
-    char blanks[MAX_BLANKS];  /* held back, see 2 */
-    size_t n_blanks;
+    struct mx_blanks blanks;  /* held back, see 2 */
 };
 
 /* ---- Life --------------------------------------------------------------------------------- */
 
-struct mx_messages_answer *mx_messages_answer_new(struct mx_app *app, struct mx_exchange *x,
+struct mx_messages_answer *mx_messages_answer_new(struct mx_exchange *x,
                                                   const struct mx_messages_request *r)
 {
     struct mx_messages_answer *a = calloc(1, sizeof *a);
     if (!a)
         return NULL;
-    a->app = app;
     a->x = mx_exchange_ref(x);
     a->stream = r->stream;
     a->hide_thinking = r->hide_thinking;
-    a->stats = mx_app_get_settings(app).stats_footer;
+    a->stats = r->stats;
+    a->model = r->model;
     memcpy(a->stops, r->turn.stop, sizeof a->stops);
     atomic_init(&a->refs, 2);
     pthread_mutex_init(&a->lock, NULL);
@@ -138,7 +135,7 @@ static void put_head(const struct mx_messages_answer *a, struct mx_strbuf *b)
     mx_strbuf_puts(b, "{\"id\":");
     put_id(a, b);
     mx_strbuf_puts(b, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    mx_jtext_string(b, a->app->model_id);
+    mx_json_string(b, a->model, strlen(a->model));
     mx_strbuf_puts(b, ",\"container\":null,\"content\":[");
 }
 
@@ -178,10 +175,10 @@ static void put_block_start(struct mx_messages_answer *a, enum block kind,
     if (kind == BLOCK_TOOL) {
         const char *id = ev->call_id;
         mx_strbuf_puts(b, "{\"type\":\"tool_use\",\"id\":\"toolu_");
-        mx_jtext_escape(b, id + (strncmp(id, "call_", 5) == 0 ? 5 : 0),
-                        strlen(id) - (strncmp(id, "call_", 5) == 0 ? 5 : 0));
+        mx_json_escape(b, id + (strncmp(id, "call_", 5) == 0 ? 5 : 0),
+                       strlen(id) - (strncmp(id, "call_", 5) == 0 ? 5 : 0));
         mx_strbuf_puts(b, "\",\"name\":");
-        mx_jtext_string(b, ev->name);
+        mx_json_string(b, ev->name, strlen(ev->name));
         mx_strbuf_puts(b, ",\"input\":");
     }
 }
@@ -191,7 +188,7 @@ static void open_block(struct mx_messages_answer *a, enum block kind,
 {
     start_message(a);
     a->open = kind;
-    a->n_blanks = 0;
+    a->blanks.n = 0;
     if (!a->stream) {
         a->mark = a->content.len;
         if (a->content.len > 0)
@@ -217,7 +214,7 @@ static void send_delta(struct mx_messages_answer *a, const char *type, const cha
                      "{\"type\":\"content_block_delta\",\"index\":%d,\"delta\":{\"type\":\"%s\","
                      "\"%s\":\"",
                      a->index, type, member);
-    mx_jtext_escape(&a->event, s, n);
+    mx_json_escape(&a->event, s, n);
     mx_strbuf_puts(&a->event, "\"}}");
     send_event(a, "content_block_delta");
 }
@@ -270,22 +267,19 @@ static void put_text(struct mx_messages_answer *a, const char *s, size_t n)
     if (a->stream)
         send_delta(a, "text_delta", "text", s, n);
     else
-        mx_jtext_escape(&a->content, s, n);
+        mx_json_escape(&a->content, s, n);
 }
 
 static void on_text(struct mx_messages_answer *a, const struct mx_turn_event *ev)
 {
     if (a->open != BLOCK_TEXT) {
         close_block(a);
-        if (mx_jtext_blank(ev->text, ev->n) && a->n_blanks + ev->n <= MAX_BLANKS) {
-            memcpy(a->blanks + a->n_blanks, ev->text, ev->n);
-            a->n_blanks += ev->n;
+        if (mx_blanks_hold(&a->blanks, ev->text, ev->n))
             return;
-        }
-        size_t held = a->n_blanks;
+        size_t held = a->blanks.n;
         open_block(a, BLOCK_TEXT, ev);
         if (held > 0)
-            put_text(a, a->blanks, held);
+            put_text(a, a->blanks.text, held);
     }
     put_text(a, ev->text, ev->n);
 }
@@ -301,7 +295,7 @@ static void on_thinking(struct mx_messages_answer *a, const struct mx_turn_event
     if (a->stream)
         send_delta(a, "thinking_delta", "thinking", ev->text, ev->n);
     else
-        mx_jtext_escape(&a->content, ev->text, ev->n);
+        mx_json_escape(&a->content, ev->text, ev->n);
 }
 
 static void on_call(struct mx_messages_answer *a, const struct mx_turn_event *ev)
@@ -337,7 +331,10 @@ static void put_stop(const struct mx_messages_answer *a, struct mx_strbuf *b,
     bool known =
         f->reason == MX_REASON_STOP_SEQUENCE && f->stop_index >= 0 && f->stop_index < MX_TURN_STOPS;
     mx_strbuf_printf(b, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(f));
-    mx_jtext_string(b, known ? a->stops[f->stop_index] : NULL);
+    if (known)
+        mx_json_string(b, a->stops[f->stop_index], strlen(a->stops[f->stop_index]));
+    else
+        mx_json_raw(b, "null");
 }
 
 static void put_totals(const struct mx_messages_answer *a, struct mx_strbuf *b,
@@ -348,7 +345,7 @@ static void put_totals(const struct mx_messages_answer *a, struct mx_strbuf *b,
     json_t *stats = a->stats ? mx_turn_stats(f) : NULL;
     if (stats) {
         mx_strbuf_puts(b, ",\"mtplx_stats\":");
-        mx_jtext_value(b, stats);
+        mx_json_value(b, stats);
         json_decref(stats);
     }
     mx_strbuf_putc(b, '}');
@@ -379,7 +376,7 @@ static void fail(struct mx_messages_answer *a, struct mx_api_error *e)
     }
     json_t *envelope = mx_exchange_error_json(a->x, e);
     if (envelope) {
-        mx_jtext_value(&a->event, envelope);
+        mx_json_value(&a->event, envelope);
         send_event(a, "error");
         json_decref(envelope);
     }
@@ -405,10 +402,8 @@ static void finish_whole(struct mx_messages_answer *a, const struct mx_turn_fini
 
 static void on_finish(struct mx_messages_answer *a, const struct mx_turn_finish *f)
 {
-    struct mx_api_error e = f->error;
-    if (f->reason == MX_REASON_ERROR || f->reason == MX_REASON_CANCELLED) {
-        if (!e.status)
-            mx_api_fail(&e, 499, NULL, "the request was cancelled");
+    struct mx_api_error e = {0};
+    if (mx_openai_failure(f, &e)) {
         fail(a, &e);
         return;
     }

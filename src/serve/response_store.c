@@ -14,7 +14,7 @@
 struct entry {
     struct mx_response_record r; /* first: readers hold a pointer to it */
     atomic_int refs;
-    struct entry *chain;        /* of its bucket */
+    struct entry *chain;         /* of its bucket */
     struct entry *newer, *older; /* by use */
     size_t bytes;
     uint64_t job; /* under the store's lock */
@@ -184,11 +184,6 @@ bool mx_response_store_add(struct mx_response_store *s, const struct mx_response
     return put(s, r, false);
 }
 
-bool mx_response_store_complete(struct mx_response_store *s, const struct mx_response_record *r)
-{
-    return put(s, r, true);
-}
-
 const struct mx_response_record *mx_response_store_get(struct mx_response_store *s,
                                                        const char *client, const char *id)
 {
@@ -201,6 +196,20 @@ const struct mx_response_record *mx_response_store_get(struct mx_response_store 
     }
     pthread_mutex_unlock(&s->lock);
     return e ? &e->r : NULL;
+}
+
+bool mx_response_store_complete(struct mx_response_store *s, const char *client, const char *id,
+                                const char *response)
+{
+    const struct mx_response_record *pending = mx_response_store_get(s, client, id);
+    if (!pending)
+        return false;
+    struct mx_response_record r = *pending;
+    r.response = response;
+    r.pending = false;
+    bool ok = put(s, &r, true);
+    mx_response_record_unref(pending);
+    return ok;
 }
 
 bool mx_response_store_remove(struct mx_response_store *s, const char *client, const char *id)

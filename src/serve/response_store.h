@@ -23,8 +23,10 @@ struct mx_response_record {
 /* Stores a copy; a record of the same id is replaced. False when it is larger than the store, or
  * memory is out. */
 bool mx_response_store_add(struct mx_response_store *s, const struct mx_response_record *r);
-/* Puts the finished record in the place of the pending one, unless that was deleted meanwhile. */
-bool mx_response_store_complete(struct mx_response_store *s, const struct mx_response_record *r);
+/* The answer of a pending record is complete: gives it the response object, unless the record was
+ * deleted meanwhile. */
+bool mx_response_store_complete(struct mx_response_store *s, const char *client, const char *id,
+                                const char *response);
 /* NULL when there is none. Give it back with mx_response_record_unref(). */
 const struct mx_response_record *mx_response_store_get(struct mx_response_store *s,
                                                        const char *client, const char *id);

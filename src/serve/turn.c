@@ -144,7 +144,6 @@ static void on_done(void *arg, int choice, const mtplx_gen *gen, const struct mx
         .cached_tokens = r->cached_tokens,
         .completion_tokens = c->ended ? c->keep : r->completion_tokens,
         .reasoning_tokens = c->reasoning_tokens,
-        .prompt_ids = t->prompt,
         .job = r,
     };
     if (f.reason == MX_REASON_ERROR)

@@ -40,7 +40,6 @@ struct mx_turn_finish {
     int tool_calls;
     struct mx_api_error error;
     size_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
-    const int32_t *prompt_ids; /* [prompt_tokens] */
     const struct mx_job_result *job;
 };
 
@@ -57,7 +56,9 @@ struct mx_turn_event {
     /* Answer tokens that this event's text came from, where logprobs were asked for: index of the
      * first, and how many (0: counted with an earlier or later event). */
     size_t token, n_tokens;
-    const mtplx_gen *gen; /* for mtplx_gen_logprobs(); NULL: never started */
+    const mtplx_gen *gen;  /* for mtplx_gen_logprobs(); NULL: never started */
+    const int32_t *prompt; /* ids of the prompt; NULL for CLOSE */
+    size_t n_prompt;
 };
 
 typedef void mx_turn_fn(void *arg, const struct mx_turn_event *ev);

@@ -2,6 +2,8 @@
 #include "serve/turn_int.h"
 
 #include "runtime/model.h"
+#include "serve/plain_text.h"
+#include "text/messages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +26,12 @@ static enum mx_tristate thinking_of(struct mx_app *app, const struct mx_turn_req
     return r->thinking != MX_UNSET ? r->thinking : (enum mx_tristate)s.thinking;
 }
 
+static enum mx_thinking policy_of(struct mx_app *app, const struct mx_turn_request *r)
+{
+    int policy = r->preserve_thinking;
+    return (enum mx_thinking)(policy >= 0 ? policy : mx_app_get_settings(app).preserve_thinking);
+}
+
 /* The request's own variables win over what its other fields say. `thinking` is how some templates
  * spell enable_thinking. */
 static json_t *make_kwargs(struct mx_app *app, const struct mx_turn_request *r)
@@ -38,7 +46,7 @@ static json_t *make_kwargs(struct mx_app *app, const struct mx_turn_request *r)
         ok = json_object_set_new(k, "reasoning_effort", json_string(r->reasoning_effort)) == 0;
     if (ok && r->kwargs)
         ok = json_object_update(k, (json_t *)(uintptr_t)r->kwargs) == 0;
-    if (ok)
+    if (ok && mx_thinking_set_kwargs(policy_of(app, r), k))
         return k;
     json_decref(k);
     return NULL;
@@ -105,19 +113,31 @@ static bool render(struct mx_app *app, const struct mx_turn_request *r, json_t *
     return !r->continue_final || cut_behind_final(messages, text, e);
 }
 
+static bool fail_guard(const struct mx_plain *guard, struct mx_api_error *e)
+{
+    if (guard->too_many)
+        return mx_api_fail(e, 400, "messages",
+                           "'messages' hold more than %d different special tokens as text",
+                           MX_PLAIN_MAX);
+    return mx_api_fail(e, 507, "messages", "Out of memory for 'messages'");
+}
+
 static bool render_messages(struct mx_app *app, const struct mx_turn_request *r,
-                            struct mx_strbuf *text, struct mx_api_error *e)
+                            struct mx_plain *guard, struct mx_strbuf *text, struct mx_api_error *e)
 {
     if (!app->model->chat)
         return mx_api_fail(e, 400, "messages",
                            "This model has no chat template; send plain text to /v1/completions");
-    if (json_array_size(r->messages) > app->max_messages && app->max_messages > 0)
-        return mx_api_fail(e, 400, "messages",
-                           "'messages' has %zu elements, more than the %zu "
-                           "that this server takes",
-                           json_array_size(r->messages), app->max_messages);
-    json_t *messages = json_incref((json_t *)(uintptr_t)r->messages);
-    bool ok = render(app, r, messages, text, e);
+    json_t *messages = NULL;
+    struct mx_messages_options o = {.thinking = policy_of(app, r),
+                                    .style = app->reasoning,
+                                    .system_first = mx_messages_system_first(app->model->chat),
+                                    .max_messages = app->max_messages};
+    mtplx_error err = {0};
+    if (mx_messages_normalise(r->messages, &o, &messages, &err) != MTPLX_OK)
+        return mx_turn_fail_input(e, &err, "messages");
+    bool ok = mx_plain_messages(guard, messages) || fail_guard(guard, e);
+    ok = ok && render(app, r, messages, text, e);
     json_decref(messages);
     return ok;
 }
@@ -152,6 +172,33 @@ static bool take_ids(struct mx_app *app, const json_t *list, struct mx_turn_prom
     return true;
 }
 
+static bool encode_guarded(struct mx_app *app, const struct mx_plain *guard,
+                           struct mx_turn_prompt *p, struct mx_api_error *e)
+{
+    struct mx_ids ids = {0};
+    mtplx_error err = {0};
+    const char *text = p->text.data ? p->text.data : "";
+    if (guard->n == 0)
+        return encode(app, text, p->text.len, "messages", p, e);
+    if (mx_plain_encode(guard, text, p->text.len, &ids, &err) != MTPLX_OK) {
+        mx_ids_free(&ids);
+        return mx_turn_fail_input(e, &err, "messages");
+    }
+    p->ids = ids.v;
+    p->n = ids.n;
+    return true;
+}
+
+static bool from_messages(struct mx_app *app, const struct mx_turn_request *r,
+                          struct mx_turn_prompt *p, struct mx_api_error *e)
+{
+    struct mx_plain guard;
+    mx_plain_init(&guard, app->model->tokenizer);
+    bool ok = render_messages(app, r, &guard, &p->text, e) && encode_guarded(app, &guard, p, e);
+    mx_plain_free(&guard);
+    return ok;
+}
+
 bool mx_turn_prompt_make(struct mx_app *app, const struct mx_turn_request *r,
                          struct mx_turn_prompt *p, struct mx_api_error *e)
 {
@@ -161,8 +208,7 @@ bool mx_turn_prompt_make(struct mx_app *app, const struct mx_turn_request *r,
     if (r->prompt_ids)
         ok = take_ids(app, r->prompt_ids, p, e);
     else if (r->messages)
-        ok = render_messages(app, r, &p->text, e) &&
-             encode(app, p->text.data ? p->text.data : "", p->text.len, "messages", p, e);
+        ok = from_messages(app, r, p, e);
     else
         ok = encode(app, r->prompt, r->prompt_len, "prompt", p, e);
     if (ok && p->n == 0)

@@ -94,6 +94,8 @@ void mx_choice_emit(struct mx_choice *c, struct mx_turn_event *ev)
 {
     ev->choice = c->index;
     ev->gen = c->gen;
+    ev->prompt = c->turn->prompt;
+    ev->n_prompt = c->turn->n_prompt;
     c->turn->event(c->turn->arg, ev);
 }
 

@@ -352,6 +352,11 @@ void mx_chat_free(struct mx_chat *c)
     free(c);
 }
 
+const char *mx_chat_template_text(const struct mx_chat *c, bool tools)
+{
+    return tools && c->tool_use.source ? c->tool_use.source : c->main.source;
+}
+
 bool mx_chat_mentions(const struct mx_chat *c, const char *word)
 {
     return strstr(c->main.source, word) || (c->tool_use.source && strstr(c->tool_use.source, word));

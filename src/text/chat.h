@@ -31,6 +31,8 @@ struct mx_chat_request {
 mtplx_status mx_chat_render(const struct mx_chat *c, const struct mx_chat_request *r,
                             struct mx_strbuf *out, mtplx_error *err);
 
+/* The source of the template that a request with or without tools is rendered with. */
+const char *mx_chat_template_text(const struct mx_chat *c, bool tools);
 /* True when the template itself mentions `word` (e.g. "enable_thinking"). */
 bool mx_chat_mentions(const struct mx_chat *c, const char *word);
 

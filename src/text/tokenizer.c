@@ -343,6 +343,31 @@ bool mx_tokenizer_is_added(const struct mx_tokenizer *t, int32_t id)
     return (mx_vocab_flags(&t->vocab, id) & MX_TOKEN_ADDED) != 0;
 }
 
+static bool next_special_of(const struct mx_tokenizer *t, const struct mx_added_set *set,
+                            const char *text, size_t len, struct mx_added_match *m)
+{
+    struct mx_added_iter it = {.set = set, .s = text, .n = len};
+    while (mx_added_next(&it, m)) {
+        if (mx_tokenizer_is_special(t, m->id))
+            return true;
+    }
+    return false;
+}
+
+bool mx_tokenizer_next_special(const struct mx_tokenizer *t, const char *text, size_t len,
+                               size_t from, size_t *start, size_t *end)
+{
+    struct mx_added_match a, b;
+    bool in_raw = next_special_of(t, &t->raw, text + from, len - from, &a);
+    bool in_norm = next_special_of(t, &t->normalized, text + from, len - from, &b);
+    if (!in_raw && !in_norm)
+        return false;
+    const struct mx_added_match *m = in_raw && (!in_norm || a.start <= b.start) ? &a : &b;
+    *start = from + m->start;
+    *end = from + m->end;
+    return true;
+}
+
 void mx_tokenizer_ranks(const struct mx_tokenizer *t, uint32_t *ranks, size_t n)
 {
     memset(ranks, 0xff, n * sizeof *ranks);

@@ -41,6 +41,10 @@ int mx_tokenizer_size(const struct mx_tokenizer *t);
 const char *mx_tokenizer_bytes(const struct mx_tokenizer *t, int32_t id, size_t *len);
 bool mx_tokenizer_is_special(const struct mx_tokenizer *t, int32_t id);
 bool mx_tokenizer_is_added(const struct mx_tokenizer *t, int32_t id);
+/* The first special token that encoding would recognise in text[from..len), valid UTF-8: bytes
+ * *start..*end - 1 (white space that the token takes along included). False when there is none. */
+bool mx_tokenizer_next_special(const struct mx_tokenizer *t, const char *text, size_t len,
+                               size_t from, size_t *start, size_t *end);
 /* ranks[id], id < n: the lowest rank of a merge that makes the token, MX_NO_RANK where none does
  * (bytes, added tokens, unused ids). Ranks follow frequency in the tokenizer's training text. */
 #define MX_NO_RANK UINT32_MAX

@@ -1,0 +1,150 @@
+/* The engine under many threads: submitting, cancelling, looking, changing settings, clearing.
+ * Every job ends once, and what was not cancelled has the tokens of a job alone. Meant for the
+ * build with the thread sanitizer; small enough for it. */
+#include "engine_rig.h"
+
+#include "base/clock.h"
+
+#include <unistd.h>
+
+enum { CLIENTS = 4, ROUNDS = 5, PROMPT = 12, TOKENS = 6 };
+
+static mtplx_model *model;
+static struct mx_engine *engine;
+static int32_t prompts[ROUNDS][PROMPT], wants[ROUNDS][RIG_TOKENS];
+static size_t n_wants[ROUNDS];
+static atomic_bool over;
+static atomic_int finished, cancelled, failures;
+
+static mtplx_gen_options options(void)
+{
+    return (mtplx_gen_options){.depth = 2, .max_tokens = TOKENS, .ignore_stop = true};
+}
+
+/* No assertions: cmocka's jumps belong to the main thread. */
+static void one_job(int round, uint32_t *s)
+{
+    struct rig_probe *p = malloc(sizeof *p);
+    mtplx_error err = {0};
+    char owner[2] = {(char)('a' + rig_noise(s) % 2), 0};
+    if (!p)
+        return;
+    rig_probe(p, 1 + round % 2);
+    struct mx_job_options o = {.prompt = prompts[round],
+                               .n_prompt = PROMPT,
+                               .gen = options(),
+                               .owner = owner,
+                               .choices = p->choices,
+                               .sink = &rig_sink,
+                               .arg = p};
+    uint64_t id = mx_engine_submit(engine, &o, &err);
+    if (id && rig_noise(s) % 4 == 0)
+        mx_engine_cancel(engine, id);
+    mx_engine_poke(engine);
+    pthread_mutex_lock(&p->lock);
+    while (id && p->open)
+        pthread_cond_wait(&p->changed, &p->lock);
+    for (int i = 0; id && i < p->choices; i++) {
+        const struct rig_choice *c = &p->choice[i];
+        bool stopped = c->result.end == MX_END_CANCELLED || c->result.end == MX_END_SHUTDOWN;
+        size_t n = stopped ? c->n : n_wants[round];
+        if (c->dones != 1 || p->wrong || c->n != n ||
+            memcmp(c->ids, wants[round], n * sizeof *c->ids))
+            atomic_fetch_add(&failures, 1);
+        atomic_fetch_add(stopped ? &cancelled : &finished, 1);
+    }
+    pthread_mutex_unlock(&p->lock);
+    free(p);
+}
+
+static void *client(void *arg)
+{
+    uint32_t s = (uint32_t)(uintptr_t)arg + 1;
+    for (int i = 0; i < 2 * ROUNDS; i++)
+        one_job((int)(rig_noise(&s) % ROUNDS), &s);
+    return NULL;
+}
+
+static void *observer(void *arg)
+{
+    struct mx_engine_snapshot *s = malloc(sizeof *s);
+    struct mx_engine_settings set;
+    (void)arg;
+    for (uint32_t i = 0; s && !atomic_load(&over); i++) {
+        mx_engine_get_snapshot(engine, s);
+        mx_engine_get_settings(engine, &set);
+        set.max_active = 2 + (int)(i % 4);
+        set.prefill_chunk = 4 + (int)(i % 16);
+        if (mx_engine_set_settings(engine, &set, NULL) != MTPLX_OK || s->memory_limit == 0)
+            atomic_fetch_add(&failures, 1);
+        if (i % 8 == 0)
+            mx_engine_clear_reuse(engine);
+        mx_engine_retry_after(engine);
+        usleep(2000);
+    }
+    free(s);
+    return NULL;
+}
+
+static void load(void)
+{
+    mtplx_error err = {0};
+    char path[512];
+    const char *root = getenv("MTPLX_SRC");
+    snprintf(path, sizeof path, "%s/models/nano", root ? root : ".");
+    setenv("MTPLX_STATE_DIR", "off", 0);
+    model = mtplx_model_load(path, &(mtplx_load_options){.threads = 2}, &err);
+    if (!model)
+        fail_msg("%s", err.message);
+    mtplx_gen_options o = options();
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        rig_prompt(model, i, prompts[i], PROMPT);
+        n_wants[i] = rig_alone(model, prompts[i], PROMPT, &o, wants[i]);
+    }
+}
+
+static void run(bool freed_early)
+{
+    pthread_t threads[CLIENTS], watch;
+    engine = rig_engine(&(struct mx_engine_options){
+        .model = model, .mode = MX_ENGINE_MTP_BATCH, .max_active = 3, .max_queue = 100});
+    atomic_store(&over, false);
+    for (uintptr_t i = 0; i < CLIENTS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, client, (void *)i), 0);
+    assert_int_equal(pthread_create(&watch, NULL, observer, NULL), 0);
+    if (freed_early) {
+        usleep(20000);
+        mx_engine_drain(engine, 1000000);
+    }
+    for (int i = 0; i < CLIENTS; i++)
+        pthread_join(threads[i], NULL);
+    atomic_store(&over, true);
+    pthread_join(watch, NULL);
+    mx_engine_free(engine);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+static void test_many_threads(void **state)
+{
+    (void)state;
+    run(false);
+    assert_true(atomic_load(&finished) > 0);
+}
+
+static void test_drain_meanwhile(void **state)
+{
+    (void)state;
+    run(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_drain_meanwhile),
+    };
+    load();
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    mtplx_model_free(model);
+    return rc;
+}
