@@ -153,6 +153,7 @@ static void start_all(struct mx_app *app, struct mx_exchange *x, const struct re
         for (int i = 0; i < n; i++)
             mx_engine_cancel(app->engine, jobs[i]);
     }
+    mx_completions_watch(reply, jobs, n);
     mx_completions_release(reply, q->o.turns - n + 1);
 }
 

@@ -25,6 +25,8 @@ void *mx_completions_slot(struct mx_completions *r, int turn, int first, const j
 void mx_completions_event(void *arg, const struct mx_turn_event *ev);
 /* The reply fails with this error, unless it has failed already. */
 void mx_completions_refuse(struct mx_completions *r, const struct mx_api_error *e);
+/* The jobs of the turns that were started: all end when the client goes away. Before release. */
+void mx_completions_watch(struct mx_completions *r, const uint64_t *jobs, int n);
 /* Gives up `n` owners: the handler, and turns that were not started. The last one out sends. */
 void mx_completions_release(struct mx_completions *r, int n);
 

@@ -51,6 +51,8 @@ struct mx_completions {
     struct mx_strbuf head, chunk;
     struct answer *answers;
     struct slot *slots;
+    uint64_t jobs[MX_COMPLETIONS_MAX];
+    int n_jobs;
 };
 
 /* ---- Making and freeing ------------------------------------------------------------------- */
@@ -425,6 +427,22 @@ static void close_reply(struct mx_completions *r)
     else
         send_whole(r);
     free_reply(r);
+}
+
+/* Takes no lock: the exchange holds its own. */
+static void gone(void *arg, uint64_t unused)
+{
+    const struct mx_completions *r = arg;
+    (void)unused;
+    for (int i = 0; i < r->n_jobs; i++)
+        mx_engine_cancel(r->app->engine, r->jobs[i]);
+}
+
+void mx_completions_watch(struct mx_completions *r, const uint64_t *jobs, int n)
+{
+    memcpy(r->jobs, jobs, (size_t)n * sizeof *jobs);
+    r->n_jobs = n;
+    mx_exchange_on_gone(r->x, gone, r, 0);
 }
 
 void mx_completions_release(struct mx_completions *r, int n)

@@ -11,6 +11,8 @@ enum state {
     ANSWER,
 };
 
+enum { MAX_BLANKS = 256 };
+
 /* ---- Styles ---- */
 
 struct tags {
@@ -67,6 +69,16 @@ static bool is_blank(char c)
 static size_t trimmed(const char *s, size_t n)
 {
     while (n > 0 && is_blank(s[n - 1]))
+        n--;
+    return n;
+}
+
+/* What is left of s[0..n) when the blanks at its end, MAX_BLANKS at most, are held back or dropped.
+ * The limit keeps the work for a byte bounded when a model writes nothing but newlines. */
+static size_t without_blanks(const char *s, size_t n)
+{
+    size_t least = n > MAX_BLANKS ? n - MAX_BLANKS : 0;
+    while (n > least && is_blank(s[n - 1]))
         n--;
     return n;
 }
@@ -161,7 +173,7 @@ static bool step_unknown(struct mx_reasoning *r)
     const char *open = tags_of[r->style].open;
     size_t skip = leading_blanks(r), rest = r->held.len - skip, tag = strlen(open);
     size_t n = rest < tag ? rest : tag;
-    if (memcmp(r->held.data + skip, open, n) != 0) {
+    if (skip > MAX_BLANKS || memcmp(r->held.data + skip, open, n) != 0) {
         r->state = ANSWER;
         return true;
     }
@@ -186,7 +198,7 @@ static bool step_tag(struct mx_reasoning *r, size_t n)
 {
     const char *s = r->held.data;
     struct quoting q = quoting_at(r, n);
-    size_t behind = n + strlen(tags_of[r->style].close), text = trimmed(s, n);
+    size_t behind = n + strlen(tags_of[r->style].close), text = without_blanks(s, n);
     if (may_be_quoted(q) && behind == r->held.len) {
         emit(r, MX_PART_REASONING, text);
         return false;
@@ -208,7 +220,7 @@ static bool step_inside(struct mx_reasoning *r)
     if (end)
         return step_tag(r, (size_t)(end - s));
     /* Blanks may turn out to be the last ones, and then are dropped. */
-    emit(r, MX_PART_REASONING, trimmed(s, r->held.len - partial_tag(s, r->held.len, close)));
+    emit(r, MX_PART_REASONING, without_blanks(s, r->held.len - partial_tag(s, r->held.len, close)));
     return false;
 }
 
@@ -279,11 +291,11 @@ bool mx_reasoning_inside(const struct mx_reasoning *r)
 void mx_reasoning_finish(struct mx_reasoning *r)
 {
     const char *close = tags_of[r->style].close;
-    size_t n = trimmed(r->held.data ? r->held.data : "", r->held.len);
+    size_t n = without_blanks(r->held.data ? r->held.data : "", r->held.len);
     bool inside = mx_reasoning_inside(r);
     /* A tag at the very end waits for the byte behind it: nothing there means that it counts. */
     if (inside && n > 0 && ends_with(r->held.data, n, close))
-        n = trimmed(r->held.data, n - strlen(close));
+        n = without_blanks(r->held.data, n - strlen(close));
     if (n > 0)
         emit(r, inside ? MX_PART_REASONING : MX_PART_ANSWER, n);
     mx_strbuf_clear(&r->held);

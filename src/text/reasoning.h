@@ -5,7 +5,8 @@
  *
  *  1. Only an answer that starts with the opening tag has reasoning: the tag further on is the
  *     model's own words. What could still become a tag is held back.
- *  2. Blanks around the reasoning and newlines before the visible text are dropped.
+ *  2. Blanks around the reasoning (behind it 256 at most) and newlines before the visible text are
+ *     dropped.
  *  3. A closing tag that the model quotes does not end reasoning: the byte behind it is ` or " and
  *     an odd number of that byte stands before it on its line, or it stands right between two '.
  *     A closing tag inside a fenced code block does end it: blocks that are never closed are more

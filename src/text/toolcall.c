@@ -340,7 +340,6 @@ static void take_text(struct mx_toolcall *t, size_t end)
 static void flush_args(struct mx_toolcall *t)
 {
     struct mx_tool_item *item = &t->item;
-    t->failed |= item->args.failed || item->token.failed || item->ahead.failed || item->name.failed;
     if (item->args.len > 0 && t->fate == WANTED && !t->failed)
         t->emit(t->arg, MX_TOOL_ARGS, t->calls - 1, item->args.data, item->args.len);
     mx_strbuf_clear(&item->args);
@@ -353,10 +352,9 @@ static void let_go(struct mx_toolcall *t)
     if (t->let_go)
         return;
     t->let_go = true;
-    if (t->fate != WANTED)
-        return;
-    flush_text(t);
-    t->emit(t->arg, MX_TOOL_BEGIN, t->calls++, t->item.name.data, t->item.name.len);
+    flush_text(t); /* what stands before a call is never joined with what stands behind it */
+    if (t->fate == WANTED)
+        t->emit(t->arg, MX_TOOL_BEGIN, t->calls++, t->item.name.data, t->item.name.len);
 }
 
 /* ---- Calls ---- */
@@ -402,6 +400,21 @@ static void begin_call(struct mx_toolcall *t, const struct item_start *s, bool w
         t->pos--;
 }
 
+static void count_unwanted(struct mx_toolcall *t)
+{
+    unsigned *count = t->n_tools == 0 ? &t->counts.stray : &t->counts.dropped;
+    ++*count;
+}
+
+/* A call is broken, or not finished. */
+static void count_broken(struct mx_toolcall *t)
+{
+    if (t->let_go && t->fate == UNWANTED)
+        count_unwanted(t);
+    else if (t->fate != UNKNOWN)
+        t->counts.malformed++;
+}
+
 /* The call is complete and is what it seems. */
 static void complete(struct mx_toolcall *t)
 {
@@ -414,10 +427,8 @@ static void complete(struct mx_toolcall *t)
         flush_args(t);
         t->emit(t->arg, MX_TOOL_END, t->calls - 1, "", 0);
         t->counts.parsed++;
-    } else if (t->n_tools == 0) {
-        t->counts.stray++;
     } else {
-        t->counts.dropped++;
+        count_unwanted(t);
     }
 }
 
@@ -425,9 +436,9 @@ static void complete(struct mx_toolcall *t)
 static void broken(struct mx_toolcall *t)
 {
     size_t at = t->pos - 1; /* the byte that broke it */
-    bool in_call = t->state == CALL, held = t->fate != UNKNOWN && !t->let_go;
-    if ((in_call || t->state == NEXT) && t->fate != UNKNOWN && (!held || t->mark >= t->counted)) {
-        t->counts.malformed++;
+    bool reading = t->state == CALL, held = t->fate != UNKNOWN && !t->let_go;
+    if ((reading || t->state == NEXT) && (!held || t->mark >= t->counted)) {
+        count_broken(t);
         t->counted = at;
     }
     t->state = TEXT;
@@ -435,7 +446,7 @@ static void broken(struct mx_toolcall *t)
     if (held) {
         bool again = at - t->mark <= 4 * t->hold;
         take_text(t, again || at == t->mark ? t->mark + 1 : at);
-    } else if (in_call && t->let_go) {
+    } else if (reading && t->let_go) {
         t->start = at;
     }
     if (t->let_go)
@@ -541,18 +552,20 @@ static enum mx_item_step read_byte(struct mx_toolcall *t, char c)
 
 static void step_call(struct mx_toolcall *t, char c)
 {
+    const struct mx_tool_item *item = &t->item;
     enum mx_item_step step = read_byte(t, c);
+    t->failed |= item->args.failed || item->token.failed || item->ahead.failed || item->name.failed;
     if (step == MX_ITEM_BROKEN) {
         broken(t);
         return;
     }
-    if (t->item.named && t->fate == UNDECIDED)
+    if (item->named && t->fate == UNDECIDED)
         decide(t);
     if (t->fate == UNKNOWN)
         mx_strbuf_clear(&t->item.args);
     if (step != MX_ITEM_MORE)
         end_call(t, step == MX_ITEM_CLOSED);
-    bool ripe = t->item.opened && t->bytes > t->hold;
+    bool ripe = item->opened && t->bytes > t->hold;
     if (t->fate == UNKNOWN)
         take_text(t, t->pos);
     else if (t->let_go || (ripe && t->fate != UNDECIDED))
@@ -650,7 +663,7 @@ static void finish_call(struct mx_toolcall *t)
         complete(t);
         return;
     }
-    t->counts.malformed++;
+    count_broken(t);
     if (t->let_go) {
         flush_args(t);
         t->start = t->buf.len;

@@ -62,7 +62,8 @@ test("streaming events", async () => {
 
 test("the stream helper of the client", async () => {
     const stream = openai.responses.stream({ ...base, input: "What is the capital of Norway?" });
-    assert.equal((await stream.finalResponse()).output_text, OSLO);
+    const [message] = (await stream.finalResponse()).output;
+    assert.equal(message.content[0].text, OSLO);
 });
 
 test("function tools: call, result, answer", async () => {

@@ -59,7 +59,7 @@ test("runTools of the client: the whole loop", async () => {
                     parse: JSON.parse,
                     function: (args) => {
                         asked.push(args);
-                        return { temperature: 21, condition: "sunny" };
+                        return '{"temperature": 21, "condition": "sunny"}';
                     },
                 },
             },

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 struct parts {
-    char text[2][400];
+    char text[2][600];
     size_t n[2];
     bool out_of_order;
 };
@@ -128,6 +128,33 @@ static void test_styles(void **state)
     assert_null(mx_reasoning_end(MX_REASONING_NONE));
 }
 
+/* Blanks that never end are held back up to a limit, however they come. */
+static void test_many_blanks(void **state)
+{
+    (void)state;
+    char text[700], reasoning[400];
+    memset(text, '\n', sizeof text);
+    memcpy(text, "<think>a", 8);
+    memcpy(text + 8 + 600, "</think>b", 10);
+    reasoning[0] = 'a';
+    memset(reasoning + 1, '\n', 600 - MAX_BLANKS);
+    reasoning[1 + 600 - MAX_BLANKS] = '\0';
+    check("", text, reasoning, "b");
+    memset(text, ' ', 400);
+    memcpy(text + 400, "<think>a", 9);
+    struct parts p = {0};
+    struct mx_reasoning r;
+    for (size_t step = 1; step <= 410; step++) {
+        p = (struct parts){0};
+        mx_reasoning_init(&r, MX_REASONING_THINK, "", 0, collect, &p);
+        for (size_t i = 0; i < 408; i += step)
+            assert_true(mx_reasoning_push(&r, text + i, step < 408 - i ? step : 408 - i));
+        mx_reasoning_finish(&r);
+        mx_reasoning_free(&r);
+        assert_int_equal(p.n[MX_PART_ANSWER], 408);
+    }
+}
+
 static void test_inside(void **state)
 {
     (void)state;
@@ -149,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_reasoning_that_never_ends),
         cmocka_unit_test(test_quoted_tags),
         cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_many_blanks),
         cmocka_unit_test(test_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

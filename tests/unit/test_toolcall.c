@@ -22,7 +22,13 @@ static const char tools_text[] =
     "'deep':{'type':'boolean'},'list':{'type':'array','items':{'type':'string'}},"
     "'map':{'type':'object'},'maybe':{'anyOf':[{'type':'string'},{'type':'null'}]},"
     "'mixed':{'type':['string','integer']},'free':{},'ref':{'$ref':'#/$defs/n'},"
-    "'unit':{'enum':['c','f']}},'$defs':{'n':{'type':'integer'}}}}},"
+    "'unit':{'enum':['c','f']},'const':{'const':5},'null':{'type':'string','nullable':true},"
+    "'all':{'allOf':[{'type':['string','integer']},{'type':['integer','null']}]},"
+    "'loop':{'$ref':'#/properties/loop'},'deep_ref':{'$ref':'#/$defs/a~1b/anyOf/1'},"
+    "'shape':{'properties':{}},'items':{'items':{}},'away':{'$ref':'other.json#/x'}},"
+    "'$defs':{'n':{'type':'integer'},'a/b':{'anyOf':[{'type':'string'},{'type':'boolean'}]}}}}},"
+    "{'type':'function','function':{'name':'more','parameters':{'additionalProperties':{"
+    "'type':'string'}}}},"
     "{'type':'function','function':{'name':'ping'}}]";
 
 /* JSON with ' for ". */
@@ -247,6 +253,21 @@ static void test_types(void **state)
     check_value("ref", "8", "8");
     check_value("ref", "x", "\"x\"");
     check_value("unit", "5", "\"5\"");
+    check_value("const", "5", "5");
+    check_value("const", "6x", "\"6x\"");
+    check_value("null", "null", "null");
+    check_value("null", "7", "\"7\"");
+    check_value("all", "7", "7");
+    check_value("all", "null", "\"null\"");
+    check_value("loop", "7", "7");
+    check_value("deep_ref", "true", "true");
+    check_value("deep_ref", "7", "\"7\"");
+    check_value("shape", "{}", "{}");
+    check_value("shape", "[]", "\"[]\"");
+    check_value("items", "[1]", "[1]");
+    check_value("away", "[1]", "[1]");
+    check(MX_TOOLS_QWEN_XML, "<function=more><parameter=x>7</parameter></function>",
+          "B0(more)A0({\"x\":\"7\"})E0()");
 }
 
 static void test_xml_broken(void **state)
