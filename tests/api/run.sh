@@ -57,7 +57,7 @@ export MTPLX_API_KEY
 server=$!
 
 url_of() {
-    grep -ho 'http://[0-9.]*:[0-9]*' "$work/out" "$work/err" | head -n 1
+    sed -n 's|^mtplx ready: \(http://[0-9.]*:[0-9]*\).*|\1|p' "$work/out"
 }
 
 tries=0
