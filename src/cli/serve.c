@@ -312,6 +312,7 @@ static void drain(struct serve *s)
         mx_cli_complain("serve", "stopping: requests may go on for %.0f s", seconds);
     mx_server_quiesce(s->server);
     bool all = mx_engine_drain(s->app.engine, (uint64_t)(seconds * 1e9));
+    mx_metrics_stop(s->app.metrics); /* or its streams would be waited for */
     bool taken = mx_server_drain(s->server, 2000000000u);
     if (!quiet(s))
         mx_cli_complain("serve", all && taken ? "stopped" : "stopped; some answers were cut short");
