@@ -7,7 +7,7 @@
 #   *_avx2.c *_avx512*.c  compiled with those instructions, on x86-64 only;
 #                        *_neon.c *_neondot.c *_neoni8mm.c on arm64 only
 #   tests/unit/test_*.c  one cmocka program each; tests/golden/test_*.c likewise, over fixtures
-#   tests/*/*.sh         shell tests
+#   tests/*/*.sh         shell tests; tests/api/run.sh runs the official npm clients
 #   tests/fuzz/fuzz_*.c  libFuzzer targets, corpus in tests/fuzz/corpus/<name>/
 #   bench/bench_*.c, examples/*.c  one program each; bench/synth/*.c together one program, as are
 #                        bench/serve/*.c
@@ -31,7 +31,7 @@ DESTDIR ?=
 OPT ?= -O3 -g
 WERROR ?= 1
 SANITIZE ?=
-SUITES ?= golden unit cli package
+SUITES ?= golden unit cli package api
 TESTS ?= *
 SKIP ?=
 JOBS ?= 2
@@ -266,10 +266,12 @@ NEEDS_unit := $(UNIT_BIN)
 NEEDS_golden := $(GOLDEN_BIN)
 NEEDS_cli := $(PROGRAM) $(SYNTH)
 NEEDS_package := all $(EXAMPLE_BIN)
+NEEDS_api := $(PROGRAM)
 RUNS_unit := $(UNIT_BIN)
 RUNS_golden := $(GOLDEN_BIN)
 RUNS_cli := $(sort $(wildcard tests/cli/*.sh))
 RUNS_package := $(sort $(wildcard tests/package/*.sh))
+RUNS_api := tests/api/run.sh
 # Files beside the test scripts that start with "lib" or "_" are sourced by them.
 TEST_RUNS = $(foreach s,$(SUITES),$(filter-out tests/cli/lib% tests/cli/_%,$(RUNS_$s)))
 
@@ -277,7 +279,7 @@ TEST_RUNS = $(foreach s,$(SUITES),$(filter-out tests/cli/lib% tests/cli/_%,$(RUN
 tests: $(foreach s,$(SUITES),$(NEEDS_$s)) ## build what `check` runs
 
 .PHONY: check
-check: tests ## run the tests (SUITES="golden unit cli package", TESTS='test_half*')
+check: tests ## run the tests (SUITES="golden unit cli package api", TESTS='test_half*')
 	@MTPLX_BUILD='$(abspath $(BUILD))' MTPLX_CC='$(CC)' MTPLX_RUNNER='$(RUNNER)' MAKE='$(MAKE)' \
 		scripts/run-tests --jobs $(JOBS) --match '$(TESTS)' --skip '$(SKIP)' $(TEST_RUNS)
 

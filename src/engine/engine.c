@@ -5,6 +5,7 @@
 #include "engine/engine_int.h"
 #include "runtime/sampler.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -98,6 +99,17 @@ static void destroy(struct mx_engine *e)
     free(e);
 }
 
+/* The thread takes no signals: they are for the program's own threads. */
+static bool start_thread(struct mx_engine *e)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&e->thread, NULL, mx_engine_thread, e);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc == 0;
+}
+
 struct mx_engine *mx_engine_new(const struct mx_engine_options *o, mtplx_error *err)
 {
     struct mx_engine *e = calloc(1, sizeof *e);
@@ -110,7 +122,7 @@ struct mx_engine *mx_engine_new(const struct mx_engine_options *o, mtplx_error *
         destroy(e);
         return NULL;
     }
-    if (pthread_create(&e->thread, NULL, mx_engine_thread, e) != 0) {
+    if (!start_thread(e)) {
         mx_error(err, MTPLX_ERR_MEMORY, "the engine's thread could not be started");
         destroy(e);
         return NULL;

@@ -61,7 +61,7 @@ struct mx_job {
     struct mx_job_options opt; /* prompt, owner and arrays are the job's */
     int choices;
     uint64_t submitted_ns;
-    size_t room; /* tokens of an answer's sequence that admission reserves */
+    size_t room; /* tokens of a sequence that the first reservation covers */
 
     /* Shared. */
     bool cancelled;
@@ -134,10 +134,8 @@ void *mx_engine_thread(void *engine);
 
 /* ---- admit.c ------------------------------------------------------------------------------ */
 
-/* Bytes that a job of this kind holds with sequences of `room` tokens. */
-uint64_t mx_job_bytes(const struct mx_engine *e, const struct mx_job *j, size_t room);
-
-/* Checks that a job could run on an idle engine, and sets its room. Errors: MEMORY. */
+/* Checks that a job could run on an idle engine, and sets its room and reservation. Errors: MEMORY.
+ */
 mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtplx_error *err);
 
 /* Makes jobs active while places and memory last. The lock is held. Sequences to be freed without

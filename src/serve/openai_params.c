@@ -128,6 +128,13 @@ static bool header_on(struct mx_exchange *x, const char *name)
     return header_is(x, name, "1") || header_is(x, name, "true") || header_is(x, name, "on");
 }
 
+/* Who gives a seed wants the same answer again, which an adaptive depth does not promise: its
+ * choices follow measured times. */
+static bool seeded(const json_t *body)
+{
+    return json_is_number(json_object_get(body, "seed"));
+}
+
 static bool read_drafting(const struct mx_fields *f, struct mx_app *app, mtplx_gen_options *gen)
 {
     static const mtplx_depth_policy policies[] = {
@@ -150,6 +157,8 @@ static bool read_drafting(const struct mx_fields *f, struct mx_app *app, mtplx_g
         gen->policy = MTPLX_DEPTH_AUTO;
     if (policy >= 0)
         gen->policy = policies[policy];
+    else if (seeded(f->o))
+        gen->policy = MTPLX_DEPTH_FIXED;
     if (depth >= 0)
         gen->depth = (int)depth;
     if (mode == MODE_AR) {
@@ -190,6 +199,8 @@ static bool read_controls(struct mx_app *app, struct mx_exchange *x, const struc
     if (p->turn.priority > 0)
         p->turn.priority = 0;
     kept.sampling.seed = p->turn.gen.sampling.seed;
+    if (seeded(f->o))
+        kept.policy = MTPLX_DEPTH_FIXED;
     p->turn.gen = kept;
     note_ignored(x, f->o);
     return true;

@@ -1,7 +1,7 @@
 // Chat completions, whole and streamed: answers, logprobs, choices, stop strings, seeds, usage.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { assemble, base, chat, collect, getJson, model, openai, post, user } from "./lib.mjs";
+import { OMAR, assemble, base, chat, collect, getJson, model, openai, post, user } from "./lib.mjs";
 
 const NORWAY = "What is the capital of Norway?";
 const OSLO = "The capital of Norway is Oslo.";
@@ -25,9 +25,7 @@ test("a whole answer", async () => {
 test("code, JSON, a list", async () => {
     const code = await chat("Write a Python function that sorts a list with bubble sort.");
     assert.match(code.choices[0].message.content, /def bubble_sort\(items\):/);
-    const json = await chat(
-        "Extract name, age, city as JSON: Omar is 41 years old, lives in Vienna and works as a pilot.",
-    );
+    const json = await chat(OMAR);
     assert.deepEqual(JSON.parse(json.choices[0].message.content), {
         name: "Omar",
         age: 41,
@@ -44,14 +42,17 @@ test("system messages and content parts", async () => {
             { role: "system", content: "You are a helpful assistant." },
             {
                 role: "user",
-                content: [
-                    { type: "text", text: "What is the capital" },
-                    { type: "text", text: " of Norway?" },
-                ],
+                content: [{ type: "text", text: NORWAY }],
             },
         ],
     });
-    assert.match(r.choices[0].message.content, /Oslo/);
+    assert.equal(r.choices[0].message.content, OSLO);
+    const parts = [
+        { type: "text", text: "Repeat this exactly:" },
+        { type: "text", text: "small green river old lamp" },
+    ];
+    const two = await openai.chat.completions.create({ ...base, messages: [user(parts)] });
+    assert.ok(two.usage.prompt_tokens > 20);
 });
 
 test("a streamed answer is the whole one", async () => {
@@ -91,7 +92,8 @@ test("reasoning comes apart from the answer", async () => {
     assert.doesNotMatch(message.content, /think>/);
     assert.match(message.reasoning_content, /digit/);
     assert.ok(r.usage.completion_tokens_details.reasoning_tokens > 5);
-    const [choice] = assemble(await collect(await chat("What is 23 + 58?", { ...more, stream: true })));
+    const chunks = await collect(await chat("What is 23 + 58?", { ...more, stream: true }));
+    const [choice] = assemble(chunks);
     assert.equal(choice.content, message.content);
     assert.equal(choice.reasoning, message.reasoning_content);
 });
@@ -163,9 +165,10 @@ test("n = 2, whole and streamed", async () => {
 });
 
 test("seeds", async () => {
-    const run = async (seed) =>
-        (await chat("Tell me a story.", { temperature: 1, seed, max_tokens: 24 })).choices[0].message
-            .content;
+    const run = async (seed) => {
+        const r = await chat("Tell me a story.", { temperature: 1, seed, max_tokens: 24 });
+        return r.choices[0].message.content;
+    };
     const [a, b, c] = [await run(5), await run(5), await run(6)];
     assert.equal(a, b);
     assert.notEqual(a, c);
@@ -199,7 +202,7 @@ test("a second turn reuses the first", async () => {
 });
 
 test("answers at once are those of one after the other", async () => {
-    const questions = [NORWAY, "Count from 3 to 17.", "List the months of the year.", "Write a haiku"];
+    const questions = [NORWAY, "Count from 3 to 17.", "List the months of the year.", OMAR];
     const alone = [];
     for (const q of questions) alone.push((await chat(q)).choices[0].message.content);
     const together = await Promise.all(questions.map((q) => chat(q)));

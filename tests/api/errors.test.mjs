@@ -19,6 +19,7 @@ import {
 } from "./lib.mjs";
 
 const NORWAY = "What is the capital of Norway?";
+const idle = async () => (await getJson("/v1/mtplx/snapshot")).active === 0;
 
 function bad(param, promise) {
     return assert.rejects(promise, (e) => {
@@ -32,7 +33,7 @@ function bad(param, promise) {
 
 test("wrong types and ranges name the field", async () => {
     const cases = {
-        temperature: ["hot", -1, 99],
+        temperature: ["hot", -1, 1e9],
         top_p: [-0.5, "x", 7],
         max_tokens: ["many", -3, 1.5],
         n: [0, "two", 1000],
@@ -46,18 +47,22 @@ test("wrong types and ranges name the field", async () => {
         tools: [{}, "x"],
         messages: [[], "hello", 5],
     };
+    const wrong = [];
     for (const [name, values] of Object.entries(cases)) {
         for (const value of values) {
             const more = { [name]: value };
             if (name === "top_logprobs") more.logprobs = true;
-            await assert.rejects(chat(NORWAY, more), (e) => {
-                const sent = `${name}: ${JSON.stringify(value)} gave ${e.status} ${e.message}`;
-                assert.ok(e.status === 400 || e.status === 422, sent);
-                assert.ok(String(e.param).startsWith(name), `${sent} param ${e.param}`);
-                return true;
-            });
+            const e = await chat(NORWAY, more).then(
+                () => ({ message: "was accepted" }),
+                (error) => error,
+            );
+            const named = String(e.param).startsWith(name);
+            if ((e.status !== 400 && e.status !== 422) || !named) {
+                wrong.push(`${name} ${JSON.stringify(value)}: ${e.message}, param ${e.param}`);
+            }
         }
     }
+    assert.deepEqual(wrong, []);
 });
 
 test("places inside messages and tools", async () => {
@@ -147,7 +152,7 @@ test("a client that leaves ends its request", async () => {
         const now = await counters();
         return now.cancelled === before.cancelled + 1;
     });
-    await eventually("nothing is running", async () => (await getJson("/v1/mtplx/snapshot")).active === 0);
+    await eventually("nothing is running", idle);
     assert.match((await chat(NORWAY)).choices[0].message.content, /Oslo/);
 });
 
@@ -164,7 +169,7 @@ test("a request that is aborted before its answer", async () => {
     );
     setTimeout(() => stop.abort(), 150);
     await assert.rejects(promise, OpenAI.APIUserAbortError);
-    await eventually("nothing is running", async () => (await getJson("/v1/mtplx/snapshot")).active === 0);
+    await eventually("nothing is running", idle);
     assert.match((await chat(NORWAY)).choices[0].message.content, /Oslo/);
 });
 

@@ -1,10 +1,8 @@
 // Structured output: JSON mode, JSON schema, regular expressions and grammars, with drafts on.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { assemble, base, chat, collect, openai, user, validate } from "./lib.mjs";
+import { OMAR, assemble, base, chat, collect, openai, user, validate } from "./lib.mjs";
 
-const OMAR =
-    "Extract name, age, city as JSON: Omar is 41 years old, lives in Vienna and works as a pilot.";
 const person = {
     type: "object",
     properties: {

@@ -42,7 +42,8 @@ static void make_case(struct case_ *c, int i)
     c->n = i % 5 == 0 ? 300 + rig_noise(&s) % 400 : 1 + rig_noise(&s) % 60;
     rig_prompt(model, (uint32_t)i, c->prompt, c->n);
     c->gen = (mtplx_gen_options){.depth = i % 4,
-                                 .max_tokens = 8 + (int)(rig_noise(&s) % 40),
+                                 .policy = i % 3 == 2 ? MTPLX_DEPTH_AUTO : MTPLX_DEPTH_FIXED,
+                                 .max_tokens = 1 + (int)(rig_noise(&s) % 48),
                                  .context_copy = i % 6 == 1,
                                  .ignore_stop = i % 2};
     if (i % 3 == 1) {
@@ -278,10 +279,11 @@ static void test_owners_in_turns(void **state)
     one.probe.order = &order;
     item_submit(e, &one);
     struct mx_engine_snapshot s = look(e);
+    while (s.jobs[0].state != MX_JOB_DECODE) /* published once a turn */
+        s = look(e);
     assert_int_equal(s.queued, MANY + 1);
     assert_int_equal(s.active, 1);
     assert_int_equal(s.jobs[0].id, held.id);
-    assert_int_equal(s.jobs[0].state, MX_JOB_DECODE);
     assert_int_equal(s.jobs[1].id, many[0].id);
     assert_string_equal(s.jobs[1].owner, "a");
     let_go(e, &held);
@@ -570,7 +572,10 @@ static void test_memory_growth(void **state)
     struct item it, free_one;
     int32_t want[RIG_TOKENS];
     item_init(&it, 6, 100, 0);
-    struct mx_engine *e = limited(bytes_of(&it, 300), 0);
+    size_t most = (size_t)mtplx_model_get_info(model)->context_length;
+    uint64_t limit =
+        mx_seq_bytes_for(model, it.n + 300) + mx_gen_bytes_for(model, &it.o.gen, it.n, most - it.n);
+    struct mx_engine *e = limited(limit, 0);
     item_submit(e, &it);
     rig_wait_done(&it.probe);
     assert_int_equal(end_of(&it), MX_END_LENGTH);
@@ -683,6 +688,7 @@ static void test_reuse(void **state)
     item_check(&three);
     assert_int_equal(three.probe.choice[0].result.miss, MX_MISS_PREFIX_DIVERGENCE);
 
+    assert_true(mx_engine_drain(e, UINT64_MAX));
     struct mx_engine_snapshot s = look(e);
     assert_in_range(s.n_kept, 2, 4);
     assert_int_equal(s.counters.cached_tokens, 215);
