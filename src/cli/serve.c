@@ -156,7 +156,7 @@ static char *name_of(const char *path)
 static void read_template(struct serve *s)
 {
     const struct mx_chat *chat = s->app.model->chat;
-    const char *text = chat ? mx_chat_source(chat, true) : NULL;
+    const char *text = chat ? mx_chat_template_text(chat, true) : NULL;
     s->app.tools = s->config.tool_syntax >= 0 ? (enum mx_tool_syntax)s->config.tool_syntax
                    : text                     ? mx_tool_syntax_of(text)
                                               : MX_TOOLS_NONE;

@@ -362,11 +362,6 @@ bool mx_chat_mentions(const struct mx_chat *c, const char *word)
     return strstr(c->main.source, word) || (c->tool_use.source && strstr(c->tool_use.source, word));
 }
 
-const char *mx_chat_source(const struct mx_chat *c, bool tools)
-{
-    return tools && c->tool_use.source ? c->tool_use.source : c->main.source;
-}
-
 /* ---- Checking a request ------------------------------------------------------------------- */
 
 static bool refuse(mtplx_error *err, size_t i, const char *what)

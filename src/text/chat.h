@@ -36,7 +36,4 @@ const char *mx_chat_template_text(const struct mx_chat *c, bool tools);
 /* True when the template itself mentions `word` (e.g. "enable_thinking"). */
 bool mx_chat_mentions(const struct mx_chat *c, const char *word);
 
-/* The template's own text, the one for conversations with tools or the one without. Borrowed. */
-const char *mx_chat_source(const struct mx_chat *c, bool tools);
-
 #endif

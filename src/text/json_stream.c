@@ -254,7 +254,7 @@ enum mx_json_step mx_json_stream_step(struct mx_json_stream *j, char c, struct m
     if (!out || j->kind == MX_JSON_NONE || step == MX_JSON_BAD || step == MX_JSON_OVER)
         return step;
     if (string)
-        mx_json_put_byte(out, c);
+        mx_json_put_escaped(out, c);
     else
         mx_strbuf_putc(out, c);
     return step;
@@ -285,7 +285,7 @@ enum mx_json_kind mx_json_scan(const char *s, size_t n, struct mx_strbuf *out)
     return MX_JSON_NONE;
 }
 
-void mx_json_put_byte(struct mx_strbuf *out, char c)
+void mx_json_put_escaped(struct mx_strbuf *out, char c)
 {
     if ((unsigned char)c >= 0x20 && c != '"' && c != '\\')
         mx_strbuf_putc(out, c);
@@ -305,6 +305,6 @@ void mx_json_quote(struct mx_strbuf *out, const char *s, size_t n)
 {
     mx_strbuf_putc(out, '"');
     for (size_t i = 0; i < n; i++)
-        mx_json_put_byte(out, s[i]);
+        mx_json_put_escaped(out, s[i]);
     mx_strbuf_putc(out, '"');
 }

@@ -51,7 +51,7 @@ bool mx_json_stream_may_end(const struct mx_json_stream *j);
 enum mx_json_kind mx_json_scan(const char *s, size_t n, struct mx_strbuf *out);
 
 /* Appends a byte of a string's text, escaped where JSON demands it. */
-void mx_json_put_byte(struct mx_strbuf *out, char c);
+void mx_json_put_escaped(struct mx_strbuf *out, char c);
 /* Appends s[0..n) as a JSON string. */
 void mx_json_quote(struct mx_strbuf *out, const char *s, size_t n);
 

@@ -180,7 +180,7 @@ static enum mx_item_step step_marked(struct mx_tool_item *item, char c)
         if (key)
             mx_strbuf_putc(&item->token, item->ahead.data[0]);
         else
-            mx_json_put_byte(&item->args, item->ahead.data[0]);
+            mx_json_put_escaped(&item->args, item->ahead.data[0]);
         mx_tool_shift(&item->ahead, 1);
     }
     if (item->token.len > MX_TOOL_KEY_MAX)

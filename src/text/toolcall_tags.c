@@ -91,7 +91,7 @@ static void take_value(struct mx_tool_item *item, char c)
     if (item->ignored || (first && c == '\n' && dialect_of(item)->newlines))
         return;
     if (item->quoted)
-        mx_json_put_byte(&item->args, c);
+        mx_json_put_escaped(&item->args, c);
     else
         mx_strbuf_putc(&item->token, c);
 }
