@@ -182,9 +182,12 @@ void mx_job_retire(struct mx_engine *e, struct mx_job *j);
 /* ---- embed.c ------------------------------------------------------------------------------ */
 
 void mx_embed_start(struct mx_engine *e, struct mx_job *j, mtplx_error *err);
-/* Reads up to `rows` tokens; *complete when those were the last. */
-mtplx_status mx_embed_pass(struct mx_engine *e, struct mx_job *j, size_t rows, bool *complete,
-                           mtplx_error *err);
+/* Tokens to read still; 0 for other jobs. */
+size_t mx_embed_left(const struct mx_job *j);
+/* One pass over the next rows[i] tokens of each of n texts, `sum` in all. A text is complete when
+ * nothing of it is left. */
+mtplx_status mx_embed_pass(struct mx_engine *e, struct mx_job *const *jobs, const size_t *rows,
+                           size_t n, size_t sum, mtplx_error *err);
 void mx_embed_free(struct mx_embedding *m);
 
 /* ---- snapshot.c --------------------------------------------------------------------------- */

@@ -319,8 +319,7 @@ static void report(struct mx_server *s, struct mx_exchange *x)
 {
     uint64_t ns = mx_now_ns() - x->started_ns;
     pthread_mutex_lock(&x->lock);
-    bool complete = x->state == MX_REPLY_WHOLE || (x->state == MX_REPLY_ENDED && !x->broken);
-    int status = complete && x->status ? x->status : 499;
+    int status = x->lost || x->status == 0 ? 499 : x->broken ? 500 : x->status;
     pthread_mutex_unlock(&x->lock);
     if (s->log)
         mx_request_log_write(s->log, x, status, ns);

@@ -117,7 +117,8 @@ test("reasoning comes before the grammar", async () => {
 });
 
 test("drafting goes on and the tokens are those without it", async () => {
-    const ask = (depth) => chat(OMAR, { ...format(person), depth, mtplx_stats: true });
+    const more = { ...format(person), draft_policy: "fixed", mtplx_stats: true };
+    const ask = (depth) => chat(OMAR, { ...more, depth });
     const [plain, drafted] = [await ask(0), await ask(3)];
     assert.equal(plain.choices[0].message.content, drafted.choices[0].message.content);
     assert.ok(drafted.mtplx_stats.tokens_per_forward > 1.2);

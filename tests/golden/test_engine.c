@@ -2,8 +2,10 @@
  * the mode and the order; turns are fair; every end comes exactly once. */
 #include "golden.h"
 
+#include "device/device.h"
 #include "engine_rig.h"
 #include "runtime/generate.h"
+#include "runtime/model.h"
 
 static mtplx_model *model;
 
@@ -780,6 +782,73 @@ static void test_embeddings(void **state)
     free(chat.prompt);
 }
 
+/* ---- Failures ----------------------------------------------------------------------------- */
+
+static const struct mx_device_ops *good_ops;
+static atomic_uint alloc_noise;
+
+/* One allocation of device memory in six fails. */
+static void *scarce(struct mx_device *d, size_t bytes)
+{
+    uint32_t s = atomic_fetch_add(&alloc_noise, 1) * 2654435761u;
+    return (s >> 16) % 6 == 0 ? NULL : good_ops->alloc(d, bytes);
+}
+
+/* Whose memory is out ends with an error, the others as ever, and the engine is as good as new. */
+static void test_failures(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    static struct mx_device_ops broken;
+    struct item it[N], after;
+    int32_t want[RIG_TOKENS];
+    int failed = 0, whole = 0;
+    struct mx_engine *e = engine(6);
+    good_ops = model->device->ops;
+    broken = *good_ops;
+    broken.alloc = scarce;
+    model->device->ops = &broken;
+    for (uint32_t i = 0; i < N; i++) {
+        item_init(&it[i], i, i % 3 ? 20 : 200, 90);
+        if (i % 7 == 6) {
+            it[i].o.choices = 3;
+            rig_probe(&it[i].probe, 3);
+        }
+        if (i % 9 == 8)
+            it[i].o.kind = MX_JOB_EMBED_MEAN;
+        item_submit(e, &it[i]);
+    }
+    for (int i = 0; i < N; i++)
+        rig_wait_done(&it[i].probe);
+    item_init(&after, 3, 200, 90);
+    atomic_store(&after.probe.blocked, true);
+    mx_engine_clear_reuse(e);
+    model->device->ops = good_ops;
+    item_submit(e, &after);
+    let_go(e, &after);
+    rig_wait_done(&after.probe);
+    item_check(&after);
+    for (int i = 0; i < N; i++) {
+        size_t n = it[i].o.kind ? 0 : rig_alone(model, it[i].prompt, it[i].n, &it[i].o.gen, want);
+        for (int k = 0; k < it[i].probe.choices; k++) {
+            const struct rig_choice *c = &it[i].probe.choice[k];
+            bool error = c->result.end == MX_END_ERROR;
+            failed += error;
+            whole += !error;
+            assert_int_equal(c->result.error.status, error ? MTPLX_ERR_MEMORY : MTPLX_OK);
+            assert_true(error ? c->n <= n : c->n == n); /* the seed of a greedy choice is idle */
+            assert_memory_equal(c->ids, want, c->n * sizeof *want);
+        }
+        free(it[i].prompt);
+    }
+    assert_true(failed > 3 && whole > 3);
+    assert_true(mx_engine_drain(e, UINT64_MAX));
+    assert_true(look(e).counters.failed > 0);
+    assert_int_equal(look(e).memory_reserved, 0);
+    mx_engine_free(e);
+    free(after.prompt);
+}
+
 /* ---- Settings and numbers ----------------------------------------------------------------- */
 
 static void test_settings(void **state)
@@ -864,7 +933,8 @@ int main(void)
         cmocka_unit_test(test_memory_waits),      cmocka_unit_test(test_memory_growth),
         cmocka_unit_test(test_choices),           cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_reuse_bounds),      cmocka_unit_test(test_embeddings),
-        cmocka_unit_test(test_settings),          cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_failures),          cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
