@@ -318,17 +318,20 @@ struct mx_tspecial {
     const char *text;
     size_t len;
 };
-struct mx_token_table {
-    const struct mx_tokenizer *tokenizer;
-    int vocab, words;
+struct mx_trie {
     struct mx_tnode *nodes; /* [n_nodes + 1] */
     uint32_t n_nodes;
     int32_t *order; /* tokens in the order of the trie */
     uint32_t n_tokens;
+};
+struct mx_token_table {
+    const struct mx_tokenizer *tokenizer;
+    int vocab, words;
+    struct mx_trie all, marked; /* marked: tokens that are not in json_text */
     int max_depth;
     int32_t *by_chars; /* tokens that are UTF-8 from the start, by characters */
     uint64_t *by_chars_set;
-    uint64_t *json_text; /* bits of those that a JSON string holds as they are */
+    uint64_t *json_text;          /* bits of those that a JSON string holds as they are */
     uint32_t chars_end[257];      /* by_chars[0 .. chars_end[k]) have at most k characters */
     struct mx_tspecial *specials; /* not stops */
     int n_specials;
