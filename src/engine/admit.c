@@ -24,11 +24,14 @@ static size_t most_tokens(const struct mx_engine *e, const struct mx_job *j)
     return more && more < e->context - n ? n + more : e->context;
 }
 
-uint64_t mx_job_bytes(const struct mx_engine *e, const struct mx_job *j, size_t room)
+/* Bytes that a job holds with sequences of `room` tokens. A generation takes its token arrays at
+ * once, for all that it may ever emit. */
+static uint64_t job_bytes(const struct mx_engine *e, const struct mx_job *j, size_t room)
 {
     uint64_t bytes = mx_seq_bytes_for(e->model, room);
+    size_t n = j->opt.n_prompt;
     if (j->opt.kind == MX_JOB_GENERATE)
-        bytes += mx_gen_bytes_for(e->model, &j->opt.gen, j->opt.n_prompt, room - j->opt.n_prompt);
+        bytes += mx_gen_bytes_for(e->model, &j->opt.gen, n, most_tokens(e, j) - n);
     return bytes * (uint64_t)j->choices;
 }
 
@@ -39,7 +42,7 @@ mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtpl
     uint64_t bytes;
     do {
         j->room = grows ? least(most, n + step) : most;
-        bytes = mx_job_bytes(e, j, j->room);
+        bytes = job_bytes(e, j, j->room);
         step /= 2;
     } while (grows && bytes > e->memory_limit && step >= LEAST_STEP);
     for (int i = 0; i < j->choices; i++) {

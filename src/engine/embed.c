@@ -1,4 +1,5 @@
-/* Embedding jobs: the mean of a text's final-norm hidden states, or the last one. */
+/* Embedding jobs: the mean of a text's final-norm hidden states, or the last one. Texts share
+ * passes; by row invariance a text's embedding does not depend on its company. */
 #include "engine/engine_int.h"
 
 #include <stdlib.h>
@@ -24,39 +25,52 @@ void mx_embed_start(struct mx_engine *e, struct mx_job *j, mtplx_error *err)
         m->seq = mtplx_seq_new(e->model, err);
 }
 
-/* Takes over rows of hidden states. */
-static void take(struct mx_job *j, const float *hidden, size_t rows)
+size_t mx_embed_left(const struct mx_job *j)
 {
-    struct mx_embedding *m = &j->embed;
-    for (size_t r = 0; j->opt.kind == MX_JOB_EMBED_MEAN && r < rows; r++)
-        for (size_t i = 0; i < m->dims; i++)
-            m->sum[i] += (double)hidden[r * m->dims + i];
-    if (j->opt.kind == MX_JOB_EMBED_LAST)
-        memcpy(m->out, hidden + (rows - 1) * m->dims, m->dims * sizeof *m->out);
+    return j->open && j->embed.seq ? j->opt.n_prompt - j->embed.read : 0;
 }
 
-mtplx_status mx_embed_pass(struct mx_engine *e, struct mx_job *j, size_t rows, bool *complete,
-                           mtplx_error *err)
+/* Takes over `n` rows of hidden states; the mean is made when the text is complete. */
+static void take(struct mx_job *j, const float *hidden, size_t n)
 {
     struct mx_embedding *m = &j->embed;
-    mtplx_forward_result r;
-    size_t left = j->opt.n_prompt - m->read, n = rows < left ? rows : left;
-    mtplx_row *row = malloc(n * sizeof *row);
-    if (!row)
-        return mx_error_nomem(err, "rows of an embedding", n * sizeof *row);
-    for (size_t i = 0; i < n; i++)
-        row[i] = (mtplx_row){.seq = m->seq, .token = j->opt.prompt[m->read + i]};
-    mtplx_model_lock(e->model);
-    mtplx_status st = mtplx_forward(e->model, row, n, MTPLX_COMMIT, true, &r, err);
-    if (st == MTPLX_OK)
-        take(j, r.hidden, n);
-    mtplx_model_unlock(e->model);
-    free(row);
-    if (st != MTPLX_OK)
-        return st;
     m->read += n;
-    *complete = m->read == j->opt.n_prompt;
-    for (size_t i = 0; *complete && j->opt.kind == MX_JOB_EMBED_MEAN && i < m->dims; i++)
+    if (j->opt.kind == MX_JOB_EMBED_LAST) {
+        memcpy(m->out, hidden + (n - 1) * m->dims, m->dims * sizeof *m->out);
+        return;
+    }
+    for (size_t r = 0; r < n; r++)
+        for (size_t i = 0; i < m->dims; i++)
+            m->sum[i] += (double)hidden[r * m->dims + i];
+    for (size_t i = 0; m->read == j->opt.n_prompt && i < m->dims; i++)
         m->out[i] = (float)(m->sum[i] / (double)m->read);
-    return MTPLX_OK;
+}
+
+static void fill_rows(struct mx_job *const *jobs, const size_t *rows, size_t n, mtplx_row *out)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < rows[i]; k++)
+            *out++ = (mtplx_row){.seq = jobs[i]->embed.seq,
+                                 .token = jobs[i]->opt.prompt[jobs[i]->embed.read + k]};
+}
+
+mtplx_status mx_embed_pass(struct mx_engine *e, struct mx_job *const *jobs, const size_t *rows,
+                           size_t n, size_t sum, mtplx_error *err)
+{
+    mtplx_forward_result r;
+    mtplx_row *all = malloc(sum * sizeof *all);
+    if (!all)
+        return mx_error_nomem(err, "rows of an embedding", sum * sizeof *all);
+    fill_rows(jobs, rows, n, all);
+    mtplx_model_lock(e->model); /* the result lives in the model */
+    mtplx_status st = mtplx_forward(e->model, all, sum, MTPLX_COMMIT, true, &r, err);
+    const float *hidden = st == MTPLX_OK ? r.hidden : NULL;
+    for (size_t i = 0; hidden && i < n; i++) {
+        if (rows[i])
+            take(jobs[i], hidden, rows[i]);
+        hidden += rows[i] * jobs[i]->embed.dims;
+    }
+    mtplx_model_unlock(e->model);
+    free(all);
+    return st;
 }

@@ -15,7 +15,22 @@
  *       prompts get done.
  *   N4  Sinks are called on the owner thread with no lock held. After the last done() of a job the
  *       engine does not touch its argument again, and done() comes exactly once per choice of every
- *       job that was accepted. */
+ *       job that was accepted.
+ *
+ * Order. Inside a priority class the owner with the fewest running jobs goes first, of those the
+ * one served longest ago; an owner's own jobs keep their order. Higher classes go first, but a
+ * class that was passed over eight times in a row goes next. The job whose turn it is is not
+ * overtaken by smaller ones while it waits for memory or for places. A job of several choices takes
+ * as many places, and goes alone where max_active is less.
+ *
+ * Memory. A job is admitted when what it may come to hold fits into memory_limit beside what the
+ * running ones may come to hold; kept sequences are dropped to make room. With max_tokens its whole
+ * answer is reserved, so that an admitted job never runs out. Without, an answer reserves 4,096
+ * tokens beyond the prompt (fewer where the limit is tight) and more whenever it needs them; when
+ * nothing more can be had it ends with MX_END_LENGTH.
+ *
+ * Failure. When a shared pass fails, its members try alone, and those that cannot go on end with
+ * MX_END_ERROR. The others go on. */
 #ifndef MX_ENGINE_ENGINE_H
 #define MX_ENGINE_ENGINE_H
 
@@ -38,7 +53,8 @@ struct mx_engine_options {
     mtplx_model *model; /* outlives the engine */
     enum mx_engine_mode mode;
     int max_active;      /* answers decoded together, 1..MX_MAX_ACTIVE; 0: 8 */
-    int max_queue;       /* jobs waiting in all; 0: 8 * max_active */
+    int max_queue;       /* jobs waiting in all, beside those that free places take; 0: 8 *
+                            max_active */
     int max_queue_owner; /* jobs waiting for one owner; 0: the same */
     int prefill_chunk;   /* rows of a prefill pass while answers are being decoded; 0: the
                             model's max_rows */
@@ -72,12 +88,15 @@ enum mx_job_end {
     MX_END_ERROR, /* see error */
 };
 
-/* Why no more of a prompt was reused. */
+/* What became of reuse. A finished (or cancelled) first choice is kept as long as memory and
+ * options.reuse allow, and continued when a later prompt of the same owner has all its tokens
+ * (prompt and answer without the answer's last token) as a strict prefix. */
 enum mx_cache_miss {
-    MX_MISS_NONE = 0,          /* all but the last token was reused */
+    MX_MISS_NONE = 0,          /* a kept sequence was continued: cached_tokens is its length */
     MX_MISS_NEW_SESSION,       /* nothing like it is kept */
     MX_MISS_PREFIX_DIVERGENCE, /* a kept sequence starts like it, and goes on otherwise */
-    MX_MISS_BYPASS,            /* the request asked for it (logprobs of the prompt, cache off) */
+    MX_MISS_BYPASS,            /* the request asked for it (logprobs of the prompt, no_reuse), or
+                                  it is an embedding */
     MX_MISS_DISABLED,
 };
 const char *mx_cache_miss_name(enum mx_cache_miss m);
@@ -96,6 +115,7 @@ struct mx_job_result {
     size_t dims;
 };
 
+/* Calls may submit, cancel, poke and look, but not drain or free. */
 struct mx_job_sink {
     /* New tokens ids[0..n) of a choice, stop token included; answer token index of the first is
      * `from`. Returns SIZE_MAX to go on, or how many tokens of the answer to keep, which ends it.
@@ -115,12 +135,15 @@ struct mx_job_options {
     enum mx_job_kind kind;
     const int32_t *prompt; /* copied */
     size_t n_prompt;
-    mtplx_gen_options gen; /* `cancel` is ignored; arrays are copied, the grammar referenced */
-    int choices;           /* 0 is 1; choice i is seeded with seed + i */
-    const char *owner;     /* whose turn it takes; NULL: "" . Copied */
-    int priority;          /* -1 background, 0, 1 first */
-    uint64_t deadline_ns;  /* on mx_now_ns()'s clock; 0: none */
-    bool no_reuse;         /* read the whole prompt */
+    mtplx_gen_options gen; /* `cancel` is ignored; arrays are copied; the grammar stays the
+                              caller's and outlives the job */
+    /* 0 is 1; choice i is seeded with seed + i and has the tokens of a job of its own with that
+     * seed. The prompt is read once, for choice 0: only its generation has prompt_logprobs. */
+    int choices;
+    const char *owner;              /* whose turn it takes; NULL: "" . Copied */
+    int priority;                   /* -1 background, 0, 1 first */
+    uint64_t deadline_ns;           /* on mx_now_ns()'s clock; 0: none */
+    bool no_reuse;                  /* read the whole prompt, and keep nothing */
     const struct mx_job_sink *sink; /* outlives the job */
     void *arg;
 };
@@ -128,7 +151,8 @@ struct mx_job_options {
 struct mx_engine;
 /* Starts the owner thread. */
 struct mx_engine *mx_engine_new(const struct mx_engine_options *o, mtplx_error *err);
-/* Cancels what runs and joins. NULL is allowed. */
+/* Ends all jobs (MX_END_SHUTDOWN), joins, and saves what the model learned, which an idle engine
+ * also does every few minutes. No other call may be under way. NULL is allowed. */
 void mx_engine_free(struct mx_engine *e);
 
 /* Queues a job and returns its id (never 0); 0 on failure, with nothing called. Any thread. Errors:
@@ -139,8 +163,8 @@ uint64_t mx_engine_submit(struct mx_engine *e, const struct mx_job_options *o, m
 /* Ends a job soon, at the next chunk or cycle boundary; done() still comes. False when there is no
  * such job (any more). Any thread. */
 bool mx_engine_cancel(struct mx_engine *e, uint64_t id);
-/* Refuses new jobs and waits until none is left or the time is over, then cancels; true when all
- * ended by themselves. */
+/* Refuses new jobs from now on and waits until none is left or the time is over, then ends those
+ * left (MX_END_SHUTDOWN) and waits for that; true when all ended by themselves. */
 bool mx_engine_drain(struct mx_engine *e, uint64_t timeout_ns);
 /* Seconds after which a refused job may be worth another try. */
 int mx_engine_retry_after(struct mx_engine *e);

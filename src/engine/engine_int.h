@@ -61,7 +61,7 @@ struct mx_job {
     struct mx_job_options opt; /* prompt, owner and arrays are the job's */
     int choices;
     uint64_t submitted_ns;
-    size_t room; /* tokens of an answer's sequence that admission reserves */
+    size_t room; /* tokens of a sequence that the first reservation covers */
 
     /* Shared. */
     bool cancelled;
@@ -104,6 +104,7 @@ struct mx_engine {
     struct mx_queue queue;
     struct mx_job *jobs, **jobs_end; /* in order of submission */
     int n_jobs;
+    int n_answers; /* places that active jobs take */
     uint64_t next_id, next_kept;
     bool draining, stopping, quit; /* no new jobs; end all jobs; end the thread */
     bool poked;
@@ -116,7 +117,7 @@ struct mx_engine {
     /* The owner thread's. */
     struct mx_engine_settings now; /* settings of this turn */
     struct mx_job *active[MX_MAX_ACTIVE];
-    int n_active, n_answers;        /* jobs, and places that they take */
+    int n_active;
     uint64_t turn;                  /* prefill passes */
     bool embed_next;                /* whose pass is next where prompts and embeddings wait */
     struct mx_engine_counters mine; /* since the last publication */
@@ -134,10 +135,8 @@ void *mx_engine_thread(void *engine);
 
 /* ---- admit.c ------------------------------------------------------------------------------ */
 
-/* Bytes that a job of this kind holds with sequences of `room` tokens. */
-uint64_t mx_job_bytes(const struct mx_engine *e, const struct mx_job *j, size_t room);
-
-/* Checks that a job could run on an idle engine, and sets its room. Errors: MEMORY. */
+/* Checks that a job could run on an idle engine, and sets its room and reservation. Errors: MEMORY.
+ */
 mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtplx_error *err);
 
 /* Makes jobs active while places and memory last. The lock is held. Sequences to be freed without
@@ -184,9 +183,12 @@ void mx_job_retire(struct mx_engine *e, struct mx_job *j);
 /* ---- embed.c ------------------------------------------------------------------------------ */
 
 void mx_embed_start(struct mx_engine *e, struct mx_job *j, mtplx_error *err);
-/* Reads up to `rows` tokens; *complete when those were the last. */
-mtplx_status mx_embed_pass(struct mx_engine *e, struct mx_job *j, size_t rows, bool *complete,
-                           mtplx_error *err);
+/* Tokens to read still; 0 for other jobs. */
+size_t mx_embed_left(const struct mx_job *j);
+/* One pass over the next rows[i] tokens of each of n texts, `sum` in all. A text is complete when
+ * nothing of it is left. */
+mtplx_status mx_embed_pass(struct mx_engine *e, struct mx_job *const *jobs, const size_t *rows,
+                           size_t n, size_t sum, mtplx_error *err);
 void mx_embed_free(struct mx_embedding *m);
 
 /* ---- snapshot.c --------------------------------------------------------------------------- */

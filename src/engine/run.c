@@ -218,25 +218,40 @@ static bool find_readers(const struct mx_engine *e, struct list *l)
     return others;
 }
 
-static struct mx_job *find_embedding(const struct mx_engine *e)
+/* Texts to be embedded, longest waiting first. */
+static size_t find_texts(const struct mx_engine *e, struct mx_job **jobs)
 {
+    size_t n = 0;
     for (int i = 0; i < e->n_active; i++)
-        if (e->active[i]->open && e->active[i]->embed.seq)
-            return e->active[i];
-    return NULL;
+        if (mx_embed_left(e->active[i]))
+            jobs[n++] = e->active[i];
+    return n;
 }
 
-static void run_embedding(struct mx_engine *e, struct mx_job *j, size_t budget)
+static void plan(struct mx_engine *e, const size_t *left, size_t n, size_t budget, size_t *rows)
 {
-    bool complete = false;
+    if (e->now.mode == MX_ENGINE_COOPERATIVE)
+        mx_plan_prefill_one(left, n, budget, e->turn, rows);
+    else
+        mx_plan_prefill(left, n, budget, rows);
+}
+
+static void embed_pass(struct mx_engine *e, struct mx_job *const *texts, size_t n, size_t budget)
+{
+    size_t left[MX_MAX_ACTIVE], rows[MX_MAX_ACTIVE], sum = 0;
     mtplx_error err = {0};
-    size_t before = j->embed.read;
-    mtplx_status st = mx_embed_pass(e, j, budget, &complete, &err);
-    e->mine.prompt_tokens += j->embed.read - before;
-    if (st != MTPLX_OK)
-        mx_job_end_all(e, j, MX_END_ERROR, &err);
-    else if (complete)
-        mx_job_end_all(e, j, MX_END_STOP, NULL);
+    for (size_t i = 0; i < n; i++)
+        left[i] = mx_embed_left(texts[i]);
+    plan(e, left, n, budget, rows);
+    for (size_t i = 0; i < n; i++)
+        sum += rows[i];
+    e->mine.prompt_tokens += sum;
+    mtplx_status st = mx_embed_pass(e, texts, rows, n, sum, &err);
+    for (size_t i = 0; i < n; i++)
+        if (st != MTPLX_OK && rows[i])
+            mx_job_end_all(e, texts[i], MX_END_ERROR, &err);
+        else if (mx_embed_left(texts[i]) == 0)
+            mx_job_end_all(e, texts[i], MX_END_STOP, NULL);
 }
 
 static void tell_progress(struct mx_job *j)
@@ -283,27 +298,25 @@ static void prefill_pass(struct mx_engine *e, const struct list *l, const size_t
 bool mx_run_prefill(struct mx_engine *e)
 {
     struct list l;
+    struct mx_job *texts[MX_MAX_ACTIVE];
     size_t left[MX_MAX_ACTIVE], rows[MX_MAX_ACTIVE];
     bool others = find_readers(e, &l);
-    struct mx_job *embedding = find_embedding(e);
+    size_t n_texts = find_texts(e, texts);
     size_t budget = others ? (size_t)e->now.prefill_chunk : e->max_rows;
-    if (!l.n && !embedding)
+    if (!l.n && !n_texts)
         return false;
     e->turn++;
     e->mine.prefill_passes++;
     e->learned = true;
-    if (embedding && (e->embed_next || !l.n)) {
-        e->embed_next = false;
-        run_embedding(e, embedding, budget);
+    bool embed = n_texts && (e->embed_next || !l.n);
+    e->embed_next = !embed;
+    if (embed) {
+        embed_pass(e, texts, n_texts, budget);
         return true;
     }
-    e->embed_next = true;
     for (size_t i = 0; i < l.n; i++)
         left[i] = rows_wanted(l.at[i]);
-    if (e->now.mode == MX_ENGINE_COOPERATIVE)
-        mx_plan_prefill_one(left, l.n, budget, e->turn, rows);
-    else
-        mx_plan_prefill(left, l.n, budget, rows);
+    plan(e, left, l.n, budget, rows);
     prefill_pass(e, &l, rows);
     return true;
 }

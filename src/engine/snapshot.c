@@ -20,7 +20,9 @@ static size_t read_tokens(const struct mx_job *j)
     const struct mx_answer *a = &j->answers[0];
     if (j->opt.kind != MX_JOB_GENERATE)
         return j->embed.read;
-    return a->gen ? j->opt.n_prompt - mx_gen_prompt_left(a->gen) : j->view.read_tokens;
+    if (a->gen)
+        return j->opt.n_prompt - mx_gen_prompt_left(a->gen);
+    return j->completion ? j->opt.n_prompt : j->view.read_tokens;
 }
 
 static uint64_t bytes_of(const struct mx_job *j)

@@ -280,6 +280,12 @@ static void fill_info(mtplx_model *m, const struct mx_loader *l)
     };
 }
 
+void mx_model_limit_context(mtplx_model *m, int tokens)
+{
+    if (tokens < m->geometry.context)
+        m->geometry.context = m->info.context_length = tokens;
+}
+
 /* ---- Geometry, scratch -------------------------------------------------------------------- */
 
 static void preset_geometry(mtplx_model *m)

@@ -74,6 +74,9 @@ struct mtplx_model {
 /* The model's times and acceptance, read from the state on the first call; NULL without memory. */
 struct mx_depth_model *mx_model_depth(mtplx_model *m);
 
+/* Makes the context window shorter, before the first sequence; a longer one is left alone. */
+void mx_model_limit_context(mtplx_model *m, int tokens);
+
 /* Grows a buffer to at least `bytes`. Contents are lost. */
 mtplx_status mx_devbuf_need(struct mtplx_model *m, struct mx_devbuf *b, size_t bytes,
                             mtplx_error *err);

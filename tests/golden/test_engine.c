@@ -1,16 +1,20 @@
-/* The engine on the trained model: answers are those of the job run alone, whatever the company,
- * the mode and the order; turns are fair; every end comes exactly once. */
+/* The engine on the trained model (with sanitizers on a small fixture): answers are those of the
+ * job run alone, whatever the company, the mode and the order; turns are fair; every end comes
+ * exactly once. */
 #include "golden.h"
 
+#include "device/device.h"
 #include "engine_rig.h"
 #include "runtime/generate.h"
+#include "runtime/model.h"
 
 static mtplx_model *model;
 
 static int setup(void **state)
 {
     (void)state;
-    model = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 2});
+    const char *path = SLOW_BUILD ? "tests/golden/qwen3_5_text_mlx4" : "models/nano";
+    model = load_or_fail(src_path(path), &(mtplx_load_options){.threads = 2});
     return 0;
 }
 
@@ -42,7 +46,8 @@ static void make_case(struct case_ *c, int i)
     c->n = i % 5 == 0 ? 300 + rig_noise(&s) % 400 : 1 + rig_noise(&s) % 60;
     rig_prompt(model, (uint32_t)i, c->prompt, c->n);
     c->gen = (mtplx_gen_options){.depth = i % 4,
-                                 .max_tokens = 8 + (int)(rig_noise(&s) % 40),
+                                 .policy = i % 3 == 2 ? MTPLX_DEPTH_AUTO : MTPLX_DEPTH_FIXED,
+                                 .max_tokens = 1 + (int)(rig_noise(&s) % 48),
                                  .context_copy = i % 6 == 1,
                                  .ignore_stop = i % 2};
     if (i % 3 == 1) {
@@ -278,10 +283,11 @@ static void test_owners_in_turns(void **state)
     one.probe.order = &order;
     item_submit(e, &one);
     struct mx_engine_snapshot s = look(e);
+    while (s.jobs[0].state != MX_JOB_DECODE) /* published once a turn */
+        s = look(e);
     assert_int_equal(s.queued, MANY + 1);
     assert_int_equal(s.active, 1);
     assert_int_equal(s.jobs[0].id, held.id);
-    assert_int_equal(s.jobs[0].state, MX_JOB_DECODE);
     assert_int_equal(s.jobs[1].id, many[0].id);
     assert_string_equal(s.jobs[1].owner, "a");
     let_go(e, &held);
@@ -383,6 +389,33 @@ static void test_full_queues(void **state)
         free(it[i].prompt);
 }
 
+/* A burst into an idle engine is not refused for want of a turn of the owner thread. */
+static void test_burst(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    struct item it[N + 1];
+    mtplx_error err = {0};
+    struct mx_engine *e = rig_engine(&(struct mx_engine_options){
+        .model = model, .mode = MX_ENGINE_MTP_BATCH, .max_active = 4, .max_queue = 1});
+    for (int i = 0; i <= N; i++) {
+        item_init(&it[i], 5, 6, 4);
+        it[i].o.sink = &rig_sink;
+        it[i].o.arg = &it[i].probe;
+        atomic_store(&it[i].probe.blocked, true);
+        if (i < N)
+            item_submit(e, &it[i]);
+    }
+    assert_int_equal(mx_engine_submit(e, &it[N].o, &err), 0);
+    assert_int_equal(err.status, MTPLX_ERR_LIMIT);
+    for (int i = 0; i < N; i++)
+        let_go(e, &it[i]);
+    assert_true(mx_engine_drain(e, UINT64_MAX));
+    mx_engine_free(e);
+    for (int i = 0; i <= N; i++)
+        free(it[i].prompt);
+}
+
 static void test_shutdown(void **state)
 {
     (void)state;
@@ -463,11 +496,12 @@ static void test_bad_jobs(void **state)
     (void)state;
     struct mx_engine *e = engine(2);
     mtplx_error err;
-    int32_t ids[2] = {1, 1000000000}, *big = calloc(8192, sizeof *big);
+    size_t context = (size_t)mtplx_model_get_info(model)->context_length;
+    int32_t ids[2] = {1, 1000000000}, *big = calloc(context, sizeof *big);
     const struct mx_job_options bad[] = {
         {.prompt = ids, .n_prompt = 0},
         {.prompt = ids, .n_prompt = 2},
-        {.prompt = big, .n_prompt = 8192},
+        {.prompt = big, .n_prompt = context},
         {.prompt = ids, .n_prompt = 1, .choices = 17},
         {.prompt = ids, .n_prompt = 1, .choices = -1},
         {.prompt = ids, .n_prompt = 1, .priority = 2},
@@ -570,7 +604,10 @@ static void test_memory_growth(void **state)
     struct item it, free_one;
     int32_t want[RIG_TOKENS];
     item_init(&it, 6, 100, 0);
-    struct mx_engine *e = limited(bytes_of(&it, 300), 0);
+    size_t most = (size_t)mtplx_model_get_info(model)->context_length;
+    uint64_t limit =
+        mx_seq_bytes_for(model, it.n + 300) + mx_gen_bytes_for(model, &it.o.gen, it.n, most - it.n);
+    struct mx_engine *e = limited(limit, 0);
     item_submit(e, &it);
     rig_wait_done(&it.probe);
     assert_int_equal(end_of(&it), MX_END_LENGTH);
@@ -683,6 +720,7 @@ static void test_reuse(void **state)
     item_check(&three);
     assert_int_equal(three.probe.choice[0].result.miss, MX_MISS_PREFIX_DIVERGENCE);
 
+    assert_true(mx_engine_drain(e, UINT64_MAX));
     struct mx_engine_snapshot s = look(e);
     assert_in_range(s.n_kept, 2, 4);
     assert_int_equal(s.counters.cached_tokens, 215);
@@ -774,6 +812,73 @@ static void test_embeddings(void **state)
     free(chat.prompt);
 }
 
+/* ---- Failures ----------------------------------------------------------------------------- */
+
+static const struct mx_device_ops *good_ops;
+static atomic_uint alloc_noise;
+
+/* One allocation of device memory in six fails. */
+static void *scarce(struct mx_device *d, size_t bytes)
+{
+    uint32_t s = atomic_fetch_add(&alloc_noise, 1) * 2654435761u;
+    return (s >> 16) % 6 == 0 ? NULL : good_ops->alloc(d, bytes);
+}
+
+/* Whose memory is out ends with an error, the others as ever, and the engine is as good as new. */
+static void test_failures(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    static struct mx_device_ops broken;
+    struct item it[N], after;
+    int32_t want[RIG_TOKENS];
+    int failed = 0, whole = 0;
+    struct mx_engine *e = engine(6);
+    good_ops = model->device->ops;
+    broken = *good_ops;
+    broken.alloc = scarce;
+    model->device->ops = &broken;
+    for (uint32_t i = 0; i < N; i++) {
+        item_init(&it[i], i, i % 3 ? 20 : 200, 90);
+        if (i % 7 == 6) {
+            it[i].o.choices = 3;
+            rig_probe(&it[i].probe, 3);
+        }
+        if (i % 9 == 8)
+            it[i].o.kind = MX_JOB_EMBED_MEAN;
+        item_submit(e, &it[i]);
+    }
+    for (int i = 0; i < N; i++)
+        rig_wait_done(&it[i].probe);
+    item_init(&after, 3, 200, 90);
+    atomic_store(&after.probe.blocked, true);
+    mx_engine_clear_reuse(e);
+    model->device->ops = good_ops;
+    item_submit(e, &after);
+    let_go(e, &after);
+    rig_wait_done(&after.probe);
+    item_check(&after);
+    for (int i = 0; i < N; i++) {
+        size_t n = it[i].o.kind ? 0 : rig_alone(model, it[i].prompt, it[i].n, &it[i].o.gen, want);
+        for (int k = 0; k < it[i].probe.choices; k++) {
+            const struct rig_choice *c = &it[i].probe.choice[k];
+            bool error = c->result.end == MX_END_ERROR;
+            failed += error;
+            whole += !error;
+            assert_int_equal(c->result.error.status, error ? MTPLX_ERR_MEMORY : MTPLX_OK);
+            assert_true(error ? c->n <= n : c->n == n); /* the seed of a greedy choice is idle */
+            assert_memory_equal(c->ids, want, c->n * sizeof *want);
+        }
+        free(it[i].prompt);
+    }
+    assert_true(failed > 3 && whole > 3);
+    assert_true(mx_engine_drain(e, UINT64_MAX));
+    assert_true(look(e).counters.failed > 0);
+    assert_int_equal(look(e).memory_reserved, 0);
+    mx_engine_free(e);
+    free(after.prompt);
+}
+
 /* ---- Settings and numbers ----------------------------------------------------------------- */
 
 static void test_settings(void **state)
@@ -849,16 +954,17 @@ static void test_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company),           cmocka_unit_test(test_first_token),
-        cmocka_unit_test(test_owners_in_turns),   cmocka_unit_test(test_blocked_readers),
-        cmocka_unit_test(test_deadlines),         cmocka_unit_test(test_full_queues),
-        cmocka_unit_test(test_shutdown),          cmocka_unit_test(test_drain_timeout),
-        cmocka_unit_test(test_cancel_in_prefill), cmocka_unit_test(test_sink_ends),
-        cmocka_unit_test(test_bad_jobs),          cmocka_unit_test(test_memory_refusal),
-        cmocka_unit_test(test_memory_waits),      cmocka_unit_test(test_memory_growth),
-        cmocka_unit_test(test_choices),           cmocka_unit_test(test_reuse),
-        cmocka_unit_test(test_reuse_bounds),      cmocka_unit_test(test_embeddings),
-        cmocka_unit_test(test_settings),          cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_company),         cmocka_unit_test(test_first_token),
+        cmocka_unit_test(test_owners_in_turns), cmocka_unit_test(test_blocked_readers),
+        cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_full_queues),
+        cmocka_unit_test(test_burst),           cmocka_unit_test(test_shutdown),
+        cmocka_unit_test(test_drain_timeout),   cmocka_unit_test(test_cancel_in_prefill),
+        cmocka_unit_test(test_sink_ends),       cmocka_unit_test(test_bad_jobs),
+        cmocka_unit_test(test_memory_refusal),  cmocka_unit_test(test_memory_waits),
+        cmocka_unit_test(test_memory_growth),   cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_reuse),           cmocka_unit_test(test_reuse_bounds),
+        cmocka_unit_test(test_embeddings),      cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_settings),        cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
