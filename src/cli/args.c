@@ -314,7 +314,14 @@ static bool store(struct parser *p, const struct match *m, const char *value)
     if (!value)
         return false;
     struct mx_cli_value *slot = &p->out->values[m->index];
-    return read_value(m->flag, label, value, MX_CLI_EXPLICIT, slot, p->out);
+    if (!read_value(m->flag, label, value, MX_CLI_EXPLICIT, slot, p->out))
+        return false;
+    if (!m->flag->repeats)
+        return true;
+    if (p->out->n_repeated == MX_CLI_MAX_REPEATED)
+        return fail(p->out, "%s is given too often", label);
+    p->out->repeated[p->out->n_repeated++] = (struct mx_cli_repeated){m->index, value};
+    return true;
 }
 
 static bool parse_long(struct parser *p, const char *arg)

@@ -6,7 +6,8 @@
  *   --flag VALUE and --flag=VALUE are the same; `--` ends the flags.
  *   A flag may be shortened to any unique prefix.
  *   A switch that is `negatable` also exists as --no-NAME. Switches accept =yes and =no words.
- *   An explicit flag beats the environment; of a repeated flag the last one counts. An environment
+ *   An explicit flag beats the environment; of a repeated flag the last one counts, unless the
+ *   flag is one that `repeats`. An environment
  *   variable that is set to nothing counts as unset.
  *   An argument that starts with a dash but cannot be a flag (a negative number, a lone dash, or a
  *   name with blanks in it) is an ordinary word.
@@ -36,6 +37,7 @@ struct mx_cli_flag {
     bool negatable; /* SWITCH: --no-NAME exists too */
     bool above_min;
     bool may_be_empty;
+    bool repeats; /* TEXT: every one counts, see `repeated` */
     double min, max;
     const char *choices;  /* words separated by single blanks */
     const char *env;      /* environment variable, or NULL */
@@ -59,13 +61,18 @@ struct mx_cli_value {
     const char *text; /* as written; borrowed from argv or the environment */
 };
 
-enum { MX_CLI_MAX_FLAGS = 40 };
+enum { MX_CLI_MAX_FLAGS = 80, MX_CLI_MAX_REPEATED = 64 };
 
 struct mx_cli_args {
     struct mx_cli_value values[MX_CLI_MAX_FLAGS]; /* parallel to the table */
-    bool help;                                    /* --help, which every command has */
-    bool no_color;                                /* --no-color, likewise */
-    char **words;                                 /* what is not a flag; a prefix of argv */
+    struct mx_cli_repeated {
+        int flag;
+        const char *text;
+    } repeated[MX_CLI_MAX_REPEATED]; /* values of flags that repeat, in order */
+    int n_repeated;
+    bool help;     /* --help, which every command has */
+    bool no_color; /* --no-color, likewise */
+    char **words;  /* what is not a flag; a prefix of argv */
     int n_words;
     char error[400]; /* one sentence when parsing failed */
 };

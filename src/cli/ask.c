@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/grammar_arg.h"
 #include "cli/model_arg.h"
 #include "cli/prompt.h"
 #include "cli/signals.h"
@@ -10,8 +11,6 @@
 
 #include "mtplx.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +36,9 @@ enum {
     ASK_FREQUENCY,
     ASK_REPETITION,
     ASK_SEED,
+    ASK_SCHEMA,
+    ASK_GRAMMAR,
+    ASK_REGEX,
     ASK_DEVICE,
     ASK_THREADS,
     ASK_PROFILE,
@@ -105,7 +107,7 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                            "measured speed and acceptance. Greedy output does not depend on it."},
     [ASK_DEPTH_POLICY] = {.name = "depth-policy",
                           .kind = MX_CLI_CHOICE,
-                          .choices = "none auto streak expected_value cost position_ema",
+                          .choices = MX_DEPTH_POLICIES,
                           .env = "MTPLX_DEPTH_POLICY",
                           .fallback = "none with a number as --depth, else auto",
                           .help = "How each cycle's depth is chosen; --depth is then the largest."},
@@ -175,6 +177,18 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                   .fallback = "0",
                   .help = "Seed of the sampler: the same seed gives the same answer, unless "
                           "--depth auto lets measured times have a say."},
+    [ASK_SCHEMA] = {.name = "json-schema",
+                    .kind = MX_CLI_TEXT,
+                    .value = "FILE",
+                    .help = "The answer is JSON of this schema, after any reasoning."},
+    [ASK_GRAMMAR] = {.name = "grammar",
+                     .kind = MX_CLI_TEXT,
+                     .value = "FILE",
+                     .help = "The answer obeys this grammar (GBNF or EBNF; the rule root)."},
+    [ASK_REGEX] = {.name = "regex",
+                   .kind = MX_CLI_TEXT,
+                   .value = "PATTERN",
+                   .help = "The answer as a whole matches this regular expression."},
     [ASK_DEVICE] = {.name = "device",
                     .kind = MX_CLI_CHOICE,
                     .choices = "auto cpu ref",
@@ -277,23 +291,10 @@ static mtplx_proj_quant requant(const struct ask *a, int flag)
                                      : MTPLX_PROJ_KEEP;
 }
 
-/* "full", or a number of tokens; the range is that of vocabularies. 0 when it is neither. */
-static int draft_vocab(const char *text)
-{
-    char *end;
-    if (strcmp(text, "full") == 0)
-        return -1;
-    if (!isdigit((unsigned char)text[0]))
-        return 0;
-    errno = 0;
-    long n = strtol(text, &end, 10);
-    return *end == '\0' && errno == 0 && n <= 1 << 24 ? (int)n : 0;
-}
-
 static mtplx_status check_draft_vocab(struct ask *a)
 {
     const struct mx_cli_value *v = &a->args->values[ASK_DRAFT_VOCAB];
-    if (v->source == MX_CLI_DEFAULT || draft_vocab(v->text) != 0)
+    if (v->source == MX_CLI_DEFAULT || mx_draft_vocab_arg(v->text) != 0)
         return MTPLX_OK;
     return mx_error(
         &a->err, MTPLX_ERR_ARGUMENT, "%s takes full or an integer from 1 to %d, not \"%.40s\"",
@@ -313,7 +314,7 @@ static mtplx_load_options load_options(const struct ask *a)
         .mlp_proj_quant = requant(a, ASK_PROJ_REQUANT),
         .max_rows = (int)v[ASK_CHUNK].integer,
         .profile = mx_profile_arg(v[ASK_PROFILE].text),
-        .draft_vocab = given(a, ASK_DRAFT_VOCAB) ? draft_vocab(v[ASK_DRAFT_VOCAB].text)
+        .draft_vocab = given(a, ASK_DRAFT_VOCAB) ? mx_draft_vocab_arg(v[ASK_DRAFT_VOCAB].text)
                        : given(a, ASK_SEED)      ? SEEDED_DRAFT_VOCAB
                                                  : 0,
         .draft_head_quant = requant(a, ASK_DRAFT_REQUANT),
@@ -357,22 +358,13 @@ static void explain_no_mtp(const struct ask *a)
  * wants the same answer again and gets a fixed depth, unless something else was asked for. */
 static void set_depth(const struct ask *a, mtplx_gen_options *o)
 {
-    static const struct {
-        const char *name;
-        mtplx_depth_policy policy;
-    } policies[] = {
-        {"none", MTPLX_DEPTH_FIXED},    {"auto", MTPLX_DEPTH_AUTO},
-        {"streak", MTPLX_DEPTH_STREAK}, {"expected_value", MTPLX_DEPTH_EXPECTED_VALUE},
-        {"cost", MTPLX_DEPTH_COST},     {"position_ema", MTPLX_DEPTH_POSITION_EMA},
-    };
     const struct mx_cli_value *v = a->args->values;
     bool number = given(a, ASK_DEPTH) && strcmp(v[ASK_DEPTH].text, "auto") != 0;
     bool seeded = given(a, ASK_SEED) && o->sampling.temperature > 0 && !given(a, ASK_DEPTH);
     o->depth = number ? (int)v[ASK_DEPTH].integer : seeded ? SEEDED_DEPTH : MTPLX_MAX_DEPTH;
     o->policy = number || seeded ? MTPLX_DEPTH_FIXED : MTPLX_DEPTH_AUTO;
-    for (size_t i = 0; given(a, ASK_DEPTH_POLICY) && i < sizeof policies / sizeof *policies; i++)
-        if (strcmp(v[ASK_DEPTH_POLICY].text, policies[i].name) == 0)
-            o->policy = policies[i].policy;
+    if (given(a, ASK_DEPTH_POLICY))
+        o->policy = mx_depth_policy_arg(v[ASK_DEPTH_POLICY].text);
     /* --depth 0 alone means plain decoding. */
     o->context_copy =
         given(a, ASK_COPY) ? strcmp(v[ASK_COPY].text, "on") == 0 : !(number && o->depth == 0);
@@ -393,16 +385,8 @@ static bool shows_reasoning(const struct ask *a)
 
 static mtplx_status load_model(struct ask *a)
 {
-    const char *path = a->args->values[ASK_MODEL].text;
-    char *embedded = path ? NULL : mtplx_embedded_model_path(&a->err);
     mtplx_load_options options = load_options(a);
-    if (!path && !embedded) {
-        mx_error_prefix(&a->err, "no --model given and no built-in model");
-        return a->err.status;
-    }
-    if (mx_model_arg_check(path ? path : embedded, &a->err) == MTPLX_OK)
-        a->model = mtplx_model_load(path ? path : embedded, &options, &a->err);
-    mtplx_free(embedded);
+    a->model = mx_model_arg_load(a->args->values[ASK_MODEL].text, &options, &a->err);
     return a->model ? MTPLX_OK : a->err.status;
 }
 
@@ -475,9 +459,16 @@ static mtplx_status print_json(struct ask *a, const struct mx_answer *r)
     return MTPLX_OK;
 }
 
+static struct mx_grammar_arg grammar_arg(const struct ask *a)
+{
+    const struct mx_cli_value *v = a->args->values;
+    return (struct mx_grammar_arg){v[ASK_SCHEMA].text, v[ASK_GRAMMAR].text, v[ASK_REGEX].text};
+}
+
 static mtplx_status answer(struct ask *a)
 {
     const struct mx_cli_value *v = a->args->values;
+    struct mx_grammar_arg rules = grammar_arg(a);
     struct mx_answer_request q = {
         .model = a->model,
         .prompt = a->prompt,
@@ -490,7 +481,12 @@ static mtplx_status answer(struct ask *a)
     };
     struct mx_answer r;
     set_depth(a, &q.options);
-    mtplx_status st = mx_answer_run(&q, a->out, &r, &a->err);
+    mtplx_status st = mx_grammar_arg_compile(&rules, a->model, a->prompt, a->prompt_len,
+                                             &q.options.grammar, &a->err);
+    if (st != MTPLX_OK)
+        return st;
+    st = mx_answer_run(&q, a->out, &r, &a->err);
+    mtplx_grammar_free(q.options.grammar);
     if (st == MTPLX_OK && v[ASK_JSON].on)
         st = print_json(a, &r);
     if (st == MTPLX_OK && r.reasoned && !r.answered && !mx_cli_signal())
@@ -508,7 +504,9 @@ static mtplx_status check_arguments(struct ask *a)
         return mx_error(&a->err, MTPLX_ERR_ARGUMENT, "--system is not valid UTF-8 text");
     if (given(a, ASK_MERGE_ADAPTER) && on(a, ASK_MERGE_ADAPTER) && !given(a, ASK_MTP_ADAPTER))
         return mx_error(&a->err, MTPLX_ERR_ARGUMENT, "--merge-mtp-adapter needs --mtp-adapter");
-    return check_draft_vocab(a);
+    struct mx_grammar_arg rules = grammar_arg(a);
+    mtplx_status st = mx_grammar_arg_check(&rules, &a->err);
+    return st == MTPLX_OK ? check_draft_vocab(a) : st;
 }
 
 static int run(const struct mx_cli_args *args, struct mx_cli_out *out)

@@ -9,6 +9,8 @@
 
 const struct mx_cli_command *const mx_cli_commands[] = {
     &mx_cli_ask,
+    &mx_cli_serve,
+    &mx_cli_stop,
     &mx_cli_inspect,
     &mx_cli_bench,
     &mx_cli_forge_quantize,

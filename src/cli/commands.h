@@ -26,6 +26,8 @@ struct mx_cli_command {
 
 extern const struct mx_cli_command mx_cli_ask;
 extern const struct mx_cli_command mx_cli_inspect;
+extern const struct mx_cli_command mx_cli_serve;
+extern const struct mx_cli_command mx_cli_stop;
 extern const struct mx_cli_command mx_cli_bench;
 extern const struct mx_cli_command mx_cli_forge_quantize;
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "format/gguf_model.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,4 +46,49 @@ mtplx_profile mx_profile_arg(const char *word)
     if (!word)
         return MTPLX_PROFILE_AUTO;
     return strcmp(word, "exact") == 0 ? MTPLX_PROFILE_EXACT : MTPLX_PROFILE_FAST;
+}
+
+int mx_draft_vocab_arg(const char *text)
+{
+    char *end;
+    if (strcmp(text, "full") == 0)
+        return -1;
+    if (!isdigit((unsigned char)text[0]))
+        return 0;
+    errno = 0;
+    long n = strtol(text, &end, 10);
+    return *end == '\0' && errno == 0 && n <= 1 << 24 ? (int)n : 0;
+}
+
+mtplx_depth_policy mx_depth_policy_arg(const char *word)
+{
+    static const struct {
+        const char *name;
+        mtplx_depth_policy policy;
+    } policies[] = {
+        {"auto", MTPLX_DEPTH_AUTO},
+        {"streak", MTPLX_DEPTH_STREAK},
+        {"expected_value", MTPLX_DEPTH_EXPECTED_VALUE},
+        {"cost", MTPLX_DEPTH_COST},
+        {"position_ema", MTPLX_DEPTH_POSITION_EMA},
+    };
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+        if (strcmp(word, policies[i].name) == 0)
+            return policies[i].policy;
+    return MTPLX_DEPTH_FIXED;
+}
+
+mtplx_model *mx_model_arg_load(const char *path, const mtplx_load_options *options,
+                               mtplx_error *err)
+{
+    mtplx_model *model = NULL;
+    char *embedded = path ? NULL : mtplx_embedded_model_path(err);
+    if (!path && !embedded) {
+        mx_error_prefix(err, "no --model given and no built-in model");
+        return NULL;
+    }
+    if (mx_model_arg_check(path ? path : embedded, err) == MTPLX_OK)
+        model = mtplx_model_load(path ? path : embedded, options, err);
+    mtplx_free(embedded);
+    return model;
 }

@@ -280,6 +280,12 @@ static void fill_info(mtplx_model *m, const struct mx_loader *l)
     };
 }
 
+void mx_model_limit_context(mtplx_model *m, int tokens)
+{
+    if (tokens < m->geometry.context)
+        m->geometry.context = m->info.context_length = tokens;
+}
+
 /* ---- Geometry, scratch -------------------------------------------------------------------- */
 
 static void preset_geometry(mtplx_model *m)
@@ -539,6 +545,7 @@ void mtplx_model_free(mtplx_model *m)
     if (m->device)
         free_device_side(m);
     mx_chat_free(m->chat);
+    mx_token_table_free(m->token_table);
     mx_tokenizer_free(m->tokenizer);
     mx_checkpoint_close(m->checkpoint);
     mx_checkpoint_close(m->adapter);

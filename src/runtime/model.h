@@ -12,6 +12,7 @@
 #include "runtime/misses.h"
 #include "runtime/state.h"
 #include "text/chat.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 #include <pthread.h>
@@ -43,8 +44,9 @@ struct mtplx_model {
     const struct mx_family *family;
     const void *arch;
     struct mx_geometry geometry;
-    struct mx_tokenizer *tokenizer; /* NULL: none in the directory */
-    struct mx_chat *chat;           /* NULL: no template */
+    struct mx_tokenizer *tokenizer;     /* NULL: none in the directory */
+    struct mx_chat *chat;               /* NULL: no template */
+    struct mx_token_table *token_table; /* of grammars; NULL before the first, made under `lock` */
     mtplx_sampling sampling;
     int32_t stops[MX_MAX_STOPS];
     int n_stops;
@@ -71,6 +73,9 @@ struct mtplx_model {
 
 /* The model's times and acceptance, read from the state on the first call; NULL without memory. */
 struct mx_depth_model *mx_model_depth(mtplx_model *m);
+
+/* Makes the context window shorter, before the first sequence; a longer one is left alone. */
+void mx_model_limit_context(mtplx_model *m, int tokens);
 
 /* Grows a buffer to at least `bytes`. Contents are lost. */
 mtplx_status mx_devbuf_need(struct mtplx_model *m, struct mx_devbuf *b, size_t bytes,

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACE = 96, MAX_TOOLS = 1024, MAX_NAME = 256, MAX_BLOCKS = 100000 };
+enum { PLACE = 128, MAX_TOOLS = 1024, MAX_NAME = 256, MAX_BLOCKS = 100000 };
 
 struct reader {
     struct mx_chat_build build;

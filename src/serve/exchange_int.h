@@ -101,6 +101,7 @@ struct mx_exchange {
     size_t sent_bytes;             /* taken so far */
     bool sse, boundary;            /* event stream; at the border of two events */
     bool broken;                   /* ended without mx_exchange_end() */
+    bool lost;                     /* gone before it was complete */
     bool gone, parked, above;      /* `above`: the backlog has been over MX_STREAM_HIGH */
     struct mx_callback on[MX_ON_KINDS];
     json_t *notes;

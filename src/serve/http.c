@@ -13,13 +13,12 @@
 #include "serve/http.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "serve/body.h"
 #include "serve/exchange_int.h"
 #include "serve/prepare.h"
 #include "serve/request_log.h"
 #include "serve/screen.h"
-
-#include "base/file.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,6 +28,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { POOL = 32 << 10, MAX_CONNECTIONS = 4096, PREPARERS = 2, QUEUE = 256, BLOCK = 16 << 10 };
@@ -52,6 +52,9 @@ struct mx_server {
     size_t max_body, max_uploads;
     atomic_size_t uploads; /* bytes of bodies that are not parsed yet */
     atomic_bool draining, closing;
+    pthread_mutex_t lock; /* in_flight */
+    pthread_cond_t fewer;
+    size_t in_flight; /* requests that began and are not over */
 };
 
 /* ---- Exchanges on connections ------------------------------------------------------------- */
@@ -86,7 +89,7 @@ static void client_address(struct MHD_Connection *c, char *out, size_t size)
                           ? (const void *)&((const struct sockaddr_in6 *)a)->sin6_addr
                           : NULL;
     if (!raw || !inet_ntop(a->sa_family, raw, out, (socklen_t)size))
-        snprintf(out, size, "unknown");
+        out[0] = '\0';
 }
 
 static enum MHD_Result add_pair(void *cls, enum MHD_ValueKind kind, const char *name,
@@ -94,6 +97,15 @@ static enum MHD_Result add_pair(void *cls, enum MHD_ValueKind kind, const char *
 {
     (void)kind;
     return mx_pairs_add(cls, name, value ? value : "") ? MHD_YES : MHD_NO;
+}
+
+static void count_request(struct mx_server *s, int change)
+{
+    pthread_mutex_lock(&s->lock);
+    s->in_flight += (size_t)change;
+    if (change < 0)
+        pthread_cond_broadcast(&s->fewer);
+    pthread_mutex_unlock(&s->lock);
 }
 
 static struct mx_exchange *new_exchange(struct mx_server *s, struct MHD_Connection *c,
@@ -270,6 +282,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
         if (atomic_load(&s->closing) || !(x = new_exchange(s, c, method, url)))
             return MHD_NO;
         *mine = x;
+        count_request(s, 1);
         mx_watch_enter(s->watch, x->slot, MX_WATCH_BODY, NULL);
         mx_screen_request(&s->screen, x, atomic_load(&s->draining));
         const char *expect = mx_exchange_header(x, "Expect");
@@ -306,8 +319,7 @@ static void report(struct mx_server *s, struct mx_exchange *x)
 {
     uint64_t ns = mx_now_ns() - x->started_ns;
     pthread_mutex_lock(&x->lock);
-    bool complete = x->state == MX_REPLY_WHOLE || (x->state == MX_REPLY_ENDED && !x->broken);
-    int status = complete && x->status ? x->status : 499;
+    int status = x->lost || x->status == 0 ? 499 : x->broken ? 500 : x->status;
     pthread_mutex_unlock(&x->lock);
     if (s->log)
         mx_request_log_write(s->log, x, status, ns);
@@ -332,6 +344,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **mine,
     if (!x->submitted)
         mx_exchange_unref(x);
     mx_exchange_drop(x);
+    count_request(s, -1);
 }
 
 static void on_connection(void *cls, struct MHD_Connection *c, void **context,
@@ -471,6 +484,8 @@ struct mx_server *mx_http_start(struct mx_app *app, const struct mx_server_optio
         mx_error_nomem(err, "the server", sizeof *s);
         return NULL;
     }
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->fewer, NULL);
     s->app = app;
     s->setup = *setup;
     set_times(&s->setup.times);
@@ -495,6 +510,21 @@ void mx_server_quiesce(struct mx_server *s)
     if (fd != MHD_INVALID_SOCKET)
         close(fd);
     mx_watch_cut_idle(s->watch);
+}
+
+bool mx_server_drain(struct mx_server *s, uint64_t timeout_ns)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    uint64_t ns = (uint64_t)end.tv_nsec + timeout_ns % second;
+    end.tv_sec += (time_t)(timeout_ns / second + ns / second);
+    end.tv_nsec = (long)(ns % second);
+    pthread_mutex_lock(&s->lock);
+    while (s->in_flight > 0 && pthread_cond_timedwait(&s->fewer, &s->lock, &end) == 0)
+        ;
+    bool none = s->in_flight == 0;
+    pthread_mutex_unlock(&s->lock);
+    return none;
 }
 
 static void wipe_free(char *secret)
@@ -522,5 +552,7 @@ void mx_server_free(struct mx_server *s)
     free(s->cert);
     wipe_free(s->key);
     free(s->bound);
+    pthread_cond_destroy(&s->fewer);
+    pthread_mutex_destroy(&s->lock);
     free(s);
 }

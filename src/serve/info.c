@@ -62,23 +62,18 @@ void mx_api_model(struct mx_app *app, struct mx_exchange *x)
 
 /* ---- Health ------------------------------------------------------------------------------- */
 
-/* Whether a client may see paths of this machine: it has shown a key (then its name is no address)
- * or is on this machine. */
+/* Whether a client may see paths of this machine: it has shown a key, which its name says then, or
+ * is on this machine. */
 static bool trusted(const char *client)
 {
     struct in_addr v4;
     struct in6_addr v6;
-    char address[64];
-    size_t n = strcspn(client, "%");
-    if (n >= sizeof address)
-        return false;
-    memcpy(address, client, n);
-    address[n] = '\0';
-    if (inet_pton(AF_INET, address, &v4) == 1)
+    if (strncmp(client, "key-", 4) == 0)
+        return true;
+    if (inet_pton(AF_INET, client, &v4) == 1)
         return ntohl(v4.s_addr) >> 24 == 127;
-    if (inet_pton(AF_INET6, address, &v6) == 1)
-        return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
-    return n > 0;
+    return inet_pton(AF_INET6, client, &v6) == 1 &&
+           (IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127));
 }
 
 static json_t *health_detail(const struct mx_app *app, const struct mx_engine_snapshot *s)

@@ -196,6 +196,8 @@ static bool read_controls(struct mx_app *app, struct mx_exchange *x, const struc
         return false;
     if (mx_app_get_settings(app).client_controls || header_on(x, "X-MTPLX-Allow-Client-Controls"))
         return true;
+    if (p->turn.priority > 0)
+        p->turn.priority = 0;
     kept.sampling.seed = p->turn.gen.sampling.seed;
     if (seeded(f->o))
         kept.policy = MTPLX_DEPTH_FIXED;

@@ -122,7 +122,8 @@ static void set_gone(struct mx_exchange *x)
         return;
     x->gone = true;
     wake(x);
-    if (!complete(x))
+    x->lost = !complete(x);
+    if (x->lost)
         call(x, MX_ON_GONE);
 }
 
@@ -381,7 +382,7 @@ static size_t take(struct mx_exchange *x, void *to, size_t max, bool may_park)
         return n;
     }
     if (complete(x))
-        return x->broken ? MX_TAKE_CUT : MX_TAKE_END;
+        return x->broken || x->lost ? MX_TAKE_CUT : MX_TAKE_END;
     if (x->gone)
         return MX_TAKE_CUT;
     if (may_park)

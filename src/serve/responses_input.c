@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLACE = 96, MAX_NAME = 256, MAX_ITEMS = 100000, MAX_REFERENCES = 256 };
+enum { PLACE = 128, MAX_NAME = 256, MAX_ITEMS = 100000, MAX_REFERENCES = 256 };
 
 struct reader {
     struct mx_chat_build build;

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACE = 96, MAX_NAME = 256, MAX_TOOLS = 1024 };
+enum { PLACE = 128, MAX_NAME = 256, MAX_TOOLS = 1024 };
 
 static bool is(const char *type, const char *name)
 {

@@ -30,8 +30,11 @@ struct mx_server;
 struct mx_server *mx_server_start(struct mx_app *app, const struct mx_server_options *o,
                                   mtplx_error *err);
 int mx_server_port(const struct mx_server *s);
-/* Stops accepting; streams go on. Requests in flight are left until mx_server_free(). */
+/* Stops accepting; what is in flight goes on. New requests on open connections get a 503, but for
+ * those about the server itself. */
 void mx_server_quiesce(struct mx_server *s);
+/* Waits until no request is in flight, or the time is over; true when none is. */
+bool mx_server_drain(struct mx_server *s, uint64_t timeout_ns);
 void mx_server_free(struct mx_server *s);
 
 #endif

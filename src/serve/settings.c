@@ -10,7 +10,7 @@
 /* Words in the order of their enums. */
 #define POLICIES "fixed auto streak expected_value cost position_ema"
 #define GENERATION_MODES "ar mtp"
-#define PRESERVE_MODES "template none loop all"
+#define PRESERVE_MODES "auto on off scoped"
 
 static const char *const mutable_names[] = {
     "depth",

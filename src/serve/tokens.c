@@ -5,6 +5,7 @@
 #include "serve/api.h"
 #include "serve/app.h"
 #include "serve/fields.h"
+#include "serve/turn_int.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,33 +87,26 @@ static bool read_text(const struct mx_fields *f, const char **text, size_t *n)
                        "one of content, text, prompt, input and messages is needed");
 }
 
-static char *dump(const json_t *v)
+/* A conversation as the chat routes run it: normalised, rendered, tokenised. */
+static json_t *tokenize_messages(struct mx_app *app, const struct mx_fields *f,
+                                 const json_t *messages, const struct pieces *want)
 {
-    return v ? json_dumps(v, JSON_COMPACT) : NULL;
-}
-
-/* The rendered chat prompt, to mtplx_free(). */
-static char *render(const struct mx_app *app, const struct mx_fields *f, const json_t *messages,
-                    size_t *n)
-{
-    const json_t *tools = NULL;
-    const json_t *kwargs = NULL;
-    bool open = true;
-    mtplx_error err = {0};
-    if (!mx_field_array(f, "tools", 1024, &tools) ||
-        !mx_field_object(f, "chat_template_kwargs", &kwargs) ||
-        !mx_field_bool(f, "add_generation_prompt", &open))
+    struct mx_turn_request r;
+    struct mx_turn_prompt p;
+    json_t *o = NULL;
+    mx_turn_defaults(app, &r);
+    r.messages = messages;
+    if (!mx_field_array(f, "tools", 1024, &r.tools) ||
+        !mx_field_object(f, "chat_template_kwargs", &r.kwargs) ||
+        !mx_field_bool(f, "continue_final_message", &r.continue_final))
         return NULL;
-    char *m = dump(messages);
-    char *t = dump(tools);
-    char *k = dump(kwargs);
-    char *prompt = mtplx_chat_render(app->model, m ? m : "", t, k, open, n, &err);
-    free(m);
-    free(t);
-    free(k);
-    if (!prompt)
-        mx_api_fail_from(f->e, &err, "messages");
-    return prompt;
+    if (mx_turn_prompt_make(app, &r, &p, f->e)) {
+        o = tokens_json(app, p.ids, p.n, want);
+        if (!o)
+            mx_api_fail(f->e, 500, NULL, "out of memory for %zu tokens", p.n);
+    }
+    mx_turn_prompt_free(&p);
+    return o;
 }
 
 static json_t *tokenize_text(const struct mx_app *app, const struct mx_fields *f, const char *text,
@@ -137,7 +131,7 @@ static json_t *tokenize_text(const struct mx_app *app, const struct mx_fields *f
 
 /* The checkpoints served here put no token before a text, so add_special (add_special_tokens) is
  * checked and changes nothing. */
-static json_t *tokenize(const struct mx_app *app, const struct mx_fields *f)
+static json_t *tokenize(struct mx_app *app, const struct mx_fields *f)
 {
     struct pieces want = {0};
     const json_t *messages = NULL;
@@ -149,12 +143,9 @@ static json_t *tokenize(const struct mx_app *app, const struct mx_fields *f)
         !mx_field_bool(f, "add_special", &add) || !mx_field_bool(f, "add_special_tokens", &add) ||
         !mx_field_array(f, "messages", app->max_messages ? app->max_messages : 1 << 16, &messages))
         return NULL;
-    if (!messages)
-        return read_text(f, &text, &n) ? tokenize_text(app, f, text, n, &want) : NULL;
-    char *prompt = render(app, f, messages, &n);
-    json_t *o = prompt ? tokenize_text(app, f, prompt, n, &want) : NULL;
-    mtplx_free(prompt);
-    return o;
+    if (messages)
+        return tokenize_messages(app, f, messages, &want);
+    return read_text(f, &text, &n) ? tokenize_text(app, f, text, n, &want) : NULL;
 }
 
 void mx_api_tokenize(struct mx_app *app, struct mx_exchange *x)

@@ -10,9 +10,23 @@
 
 enum { TEXT_MAX = 64 << 20 };
 
+/* The place that a sentence starts with ("messages[2].role ..."), as the field at fault. */
+static void place_of(struct mx_api_error *e, const mtplx_error *err)
+{
+    size_t n = strlen(e->param);
+    if (n == 0 || strncmp(err->message, e->param, n) != 0 || err->message[n] != '[')
+        return;
+    n += strspn(err->message + n, "[]._0123456789abcdefghijklmnopqrstuvwxyz");
+    if (n < sizeof e->param) {
+        memcpy(e->param, err->message, n);
+        e->param[n] = '\0';
+    }
+}
+
 bool mx_turn_fail_input(struct mx_api_error *e, const mtplx_error *err, const char *param)
 {
     mx_api_fail_from(e, err, param);
+    place_of(e, err);
     if (err->status == MTPLX_ERR_LIMIT)
         e->status = 400;
     return false;

@@ -147,7 +147,8 @@ static bool overdue(const struct mx_watch *w, const struct slot *s, uint64_t now
     uint64_t limit = s->phase == MX_WATCH_HEAD   ? w->times.head_ns
                      : s->phase == MX_WATCH_BODY ? w->times.body_ns
                                                  : UINT64_MAX;
-    return s->phase != MX_WATCH_FREE && now - s->since > limit;
+    /* A phase may have begun after the clock was read. */
+    return s->phase != MX_WATCH_FREE && now > s->since && now - s->since > limit;
 }
 
 /* Shuts down what is overdue and collects, held, the exchanges that run. */

@@ -19,6 +19,7 @@ import {
 } from "./lib.mjs";
 
 const NORWAY = "What is the capital of Norway?";
+const idle = async () => (await getJson("/v1/mtplx/snapshot")).active === 0;
 
 function bad(param, promise) {
     return assert.rejects(promise, (e) => {
@@ -151,7 +152,7 @@ test("a client that leaves ends its request", async () => {
         const now = await counters();
         return now.cancelled === before.cancelled + 1;
     });
-    await eventually("nothing is running", async () => (await getJson("/v1/mtplx/snapshot")).active === 0);
+    await eventually("nothing is running", idle);
     assert.match((await chat(NORWAY)).choices[0].message.content, /Oslo/);
 });
 
@@ -168,7 +169,7 @@ test("a request that is aborted before its answer", async () => {
     );
     setTimeout(() => stop.abort(), 150);
     await assert.rejects(promise, OpenAI.APIUserAbortError);
-    await eventually("nothing is running", async () => (await getJson("/v1/mtplx/snapshot")).active === 0);
+    await eventually("nothing is running", idle);
     assert.match((await chat(NORWAY)).choices[0].message.content, /Oslo/);
 });
 

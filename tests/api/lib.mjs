@@ -1,5 +1,5 @@
-// What the suites share: clients of the server under test, prompts that the shipped model knows, and
-// plain HTTP for what the clients hide.
+// What the suites share: clients of the server under test, what the shipped model knows, and plain
+// HTTP for what the clients hide.
 import assert from "node:assert/strict";
 import Ajv2020 from "ajv/dist/2020.js";
 import Anthropic from "@anthropic-ai/sdk";
@@ -13,6 +13,11 @@ const limits = { maxRetries: 0, timeout: 120_000 };
 export const openai = new OpenAI({ baseURL: url + "/v1", apiKey: key, ...limits });
 export const anthropic = new Anthropic({ baseURL: url, apiKey: key, ...limits });
 export const model = (await openai.models.list()).data[0].id;
+
+// The model was trained to answer this with a JSON object.
+export const OMAR =
+    "Extract name, age, city as JSON: Omar is 41 years old, lives in Vienna and works as a " +
+    "pilot.";
 
 export const user = (content) => ({ role: "user", content });
 

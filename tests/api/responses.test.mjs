@@ -1,7 +1,7 @@
 // The Responses API: create, streaming events, function tools, previous_response_id, stored items.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { collect, model, openai, validate, weather } from "./lib.mjs";
+import { OMAR, collect, model, openai, validate, weather } from "./lib.mjs";
 
 const base = { model, temperature: 0, max_output_tokens: 200, reasoning: { effort: "none" } };
 const ask = (input, more = {}) => openai.responses.create({ ...base, input, ...more });
@@ -123,14 +123,17 @@ test("stored responses are retrieved, listed and deleted", async () => {
 test("a text format with a schema", async () => {
     const schema = {
         type: "object",
-        properties: { name: { type: "string" }, age: { type: "integer" }, city: { type: "string" } },
+        properties: {
+            name: { type: "string" },
+            age: { type: "integer" },
+            city: { type: "string" },
+        },
         required: ["name", "age", "city"],
         additionalProperties: false,
     };
-    const r = await ask(
-        "Extract name, age, city as JSON: Omar is 41 years old, lives in Vienna and works as a pilot.",
-        { text: { format: { type: "json_schema", name: "person", strict: true, schema } } },
-    );
+    const r = await ask(OMAR, {
+        text: { format: { type: "json_schema", name: "person", strict: true, schema } },
+    });
     assert.deepEqual(validate(schema, r.output_text), { name: "Omar", age: 41, city: "Vienna" });
 });
 

@@ -57,7 +57,7 @@ export MTPLX_API_KEY
 server=$!
 
 url_of() {
-    grep -ho 'http://[0-9.]*:[0-9]*' "$work/out" "$work/err" | head -n 1
+    sed -n 's|^mtplx ready: \(http://[0-9.]*:[0-9]*\).*|\1|p' "$work/out"
 }
 
 tries=0
@@ -82,7 +82,27 @@ for suite in "$@"; do
     kill -0 "$server" 2>/dev/null || break
 done
 
-stop_server TERM
+# ---- The end -------------------------------------------------------------------------------------
+
+if kill -0 "$server" 2>/dev/null; then
+    node "$here/shutdown.mjs" >"$work/stream" 2>&1 &
+    stream=$!
+    tries=0
+    until grep -q open "$work/stream" || [ "$tries" -gt 50 ]; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    start=$(date +%s)
+    stop_server TERM
+    wait "$stream"
+    if grep -q ended "$work/stream" && [ $(($(date +%s) - start)) -le 5 ]; then
+        echo 'ok - a stream of metrics ends in order when the server stops'
+    else
+        cat "$work/stream"
+        echo 'not ok - a stream of metrics ends in order when the server stops'
+        status=1
+    fi
+fi
 wait "$server"
 code=$?
 server=
