@@ -265,7 +265,8 @@ MTPLX_API mtplx_status mtplx_draft(mtplx_model *model, mtplx_seq *const *seqs,
 /* ---- Sampling and generation -------------------------------------------------------------- */
 
 /* Sampler settings, applied to target and draft alike, in this order: repetition, presence and
- * frequency penalties, temperature, top-p (on the full distribution), top-k, min-p, renormalise. */
+ * frequency penalties, then bias and grammar of the generation's options, temperature, top-p (on
+ * the full distribution), top-k, min-p, renormalise. */
 typedef struct mtplx_sampling {
     double temperature;       /* 0: greedy */
     double top_p;             /* in (0, 1]; 1: off */
@@ -331,7 +332,7 @@ typedef struct mtplx_gen_options {
                           in the sequence, at any depth and without an MTP head too; AUTO weighs it
                           against drafting, the other policies copy behind long matches */
     int max_tokens;    /* at most this many new tokens; 0: until the context window is full */
-    bool ignore_stop;  /* do not end at stop tokens (benchmarks) */
+    bool ignore_stop;  /* do not end at stop tokens (benchmarks); a grammar's end ends anyhow */
     /* Added to the logits of p and q after penalties and before the temperature; -100 and less
      * bans a token, 100 and more makes it certain. Copied. */
     const struct mtplx_logit_bias *logit_bias;
@@ -340,8 +341,10 @@ typedef struct mtplx_gen_options {
      * logprobs - 1 (at most MTPLX_MAX_LOGPROBS) alternatives. See mtplx_gen_logprobs(). */
     int logprobs;
     bool prompt_logprobs; /* also of the prompt tokens of this generation; slower prefill */
-    /* Tokens that the answer may consist of, held against p and q alike; NULL: all. Shared: the
-     * generation keeps a reference. */
+    /* Tokens that the answer may consist of, held against p and q alike; NULL: all. It stops only
+     * where the text may end, goes before any bias, and where it lets the text go on in one way
+     * only, that is drafted without the MTP head (unless depth is 0 without context_copy). Shared:
+     * the generation keeps a reference. */
     struct mtplx_grammar *grammar;
     const volatile int *cancel; /* polled between chunks and cycles; non-zero ends with CANCELLED */
 } mtplx_gen_options;
@@ -368,7 +371,8 @@ typedef struct mtplx_gen_stats {
     /* Cycles by number of drafts, copied ones included. */
     uint64_t depths[MTPLX_MAX_DEPTH + 1];
     uint64_t probes; /* cycles whose depth was chosen to learn */
-    /* Copied drafts: cycles that had some, tokens tested and accepted. Not in drafted, accepted. */
+    /* Copied drafts, and those along the one way that a grammar left: cycles that had some, tokens
+     * tested and accepted. Not in drafted, accepted. */
     uint64_t copy_cycles, copy_tested, copy_accepted;
     /* Cycles that the policy had predicted the time of: predicted and measured, summed. */
     uint64_t predicted_ns, measured_ns;

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/grammar_arg.h"
 #include "cli/model_arg.h"
 #include "cli/prompt.h"
 #include "cli/signals.h"
@@ -35,6 +36,9 @@ enum {
     ASK_FREQUENCY,
     ASK_REPETITION,
     ASK_SEED,
+    ASK_SCHEMA,
+    ASK_GRAMMAR,
+    ASK_REGEX,
     ASK_DEVICE,
     ASK_THREADS,
     ASK_PROFILE,
@@ -173,6 +177,18 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                   .fallback = "0",
                   .help = "Seed of the sampler: the same seed gives the same answer, unless "
                           "--depth auto lets measured times have a say."},
+    [ASK_SCHEMA] = {.name = "json-schema",
+                    .kind = MX_CLI_TEXT,
+                    .value = "FILE",
+                    .help = "The answer is JSON of this schema, after any reasoning."},
+    [ASK_GRAMMAR] = {.name = "grammar",
+                     .kind = MX_CLI_TEXT,
+                     .value = "FILE",
+                     .help = "The answer obeys this grammar (GBNF or EBNF; the rule root)."},
+    [ASK_REGEX] = {.name = "regex",
+                   .kind = MX_CLI_TEXT,
+                   .value = "PATTERN",
+                   .help = "The answer as a whole matches this regular expression."},
     [ASK_DEVICE] = {.name = "device",
                     .kind = MX_CLI_CHOICE,
                     .choices = "auto cpu ref",
@@ -443,9 +459,16 @@ static mtplx_status print_json(struct ask *a, const struct mx_answer *r)
     return MTPLX_OK;
 }
 
+static struct mx_grammar_arg grammar_arg(const struct ask *a)
+{
+    const struct mx_cli_value *v = a->args->values;
+    return (struct mx_grammar_arg){v[ASK_SCHEMA].text, v[ASK_GRAMMAR].text, v[ASK_REGEX].text};
+}
+
 static mtplx_status answer(struct ask *a)
 {
     const struct mx_cli_value *v = a->args->values;
+    struct mx_grammar_arg rules = grammar_arg(a);
     struct mx_answer_request q = {
         .model = a->model,
         .prompt = a->prompt,
@@ -458,7 +481,12 @@ static mtplx_status answer(struct ask *a)
     };
     struct mx_answer r;
     set_depth(a, &q.options);
-    mtplx_status st = mx_answer_run(&q, a->out, &r, &a->err);
+    mtplx_status st = mx_grammar_arg_compile(&rules, a->model, a->prompt, a->prompt_len,
+                                             &q.options.grammar, &a->err);
+    if (st != MTPLX_OK)
+        return st;
+    st = mx_answer_run(&q, a->out, &r, &a->err);
+    mtplx_grammar_free(q.options.grammar);
     if (st == MTPLX_OK && v[ASK_JSON].on)
         st = print_json(a, &r);
     if (st == MTPLX_OK && r.reasoned && !r.answered && !mx_cli_signal())
@@ -476,7 +504,9 @@ static mtplx_status check_arguments(struct ask *a)
         return mx_error(&a->err, MTPLX_ERR_ARGUMENT, "--system is not valid UTF-8 text");
     if (given(a, ASK_MERGE_ADAPTER) && on(a, ASK_MERGE_ADAPTER) && !given(a, ASK_MTP_ADAPTER))
         return mx_error(&a->err, MTPLX_ERR_ARGUMENT, "--merge-mtp-adapter needs --mtp-adapter");
-    return check_draft_vocab(a);
+    struct mx_grammar_arg rules = grammar_arg(a);
+    mtplx_status st = mx_grammar_arg_check(&rules, &a->err);
+    return st == MTPLX_OK ? check_draft_vocab(a) : st;
 }
 
 static int run(const struct mx_cli_args *args, struct mx_cli_out *out)

@@ -10,4 +10,8 @@
  * tokenizer), MEMORY. */
 mtplx_grammar *mx_grammar_wrap(mtplx_model *m, struct mx_grammar *g, mtplx_error *err);
 
+/* A matcher at the start of an answer of that model, which keeps what it needs of the grammar.
+ * Errors: ARGUMENT (a grammar of another model), MEMORY. */
+struct mx_matcher *mx_grammar_start(const mtplx_grammar *g, const mtplx_model *m, mtplx_error *err);
+
 #endif

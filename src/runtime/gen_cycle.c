@@ -21,8 +21,25 @@ static int find_copy(mtplx_gen *g, int n, int most, int32_t *out)
     most = allowed < most ? allowed : most;
     if (most <= 0)
         return 0;
-    return mx_copy_find(g->index, g->seq->tokens, g->seq->n_tokens, g->rows, n, out, most,
-                        &g->match);
+    int found =
+        mx_copy_find(g->index, g->seq->tokens, g->seq->n_tokens, g->rows, n, out, most, &g->match);
+    return mx_gen_cut(g, out, found);
+}
+
+/* Acceptance expected of a token along the one way on: it may be cut differently. */
+#define FORCED_P 0.95
+
+/* Offers the one way in which a grammar lets the text go on, in the shape of a copy; not to plain
+ * decoding. Policies that do not weigh it take it where it is as long as their own drafts may be.
+ */
+static bool offer_forced(mtplx_gen *g, int32_t *out)
+{
+    bool drafts = g->opt.depth > 0 || g->index;
+    int n = drafts && g->matcher ? mx_gen_forced(g, out, most_drafts(g, MTPLX_MAX_DEPTH)) : 0;
+    g->ask.copy = n;
+    g->ask.copy_p = FORCED_P;
+    g->ask.sure = n >= g->opt.depth;
+    return n > 0;
 }
 
 /* Chooses the shape of the cycle: MTP drafts to make, or a block to copy (rows 1 .. drafted). */
@@ -33,8 +50,10 @@ static void plan(mtplx_gen *g, size_t peers)
     g->drafted = g->made = g->tested = g->accepted = 0;
     g->ask = (struct mx_depth_ask){
         .most = most_drafts(g, g->opt.depth), .peers = (int)peers, .context = g->seq->n_tokens};
-    if (g->index) {
+    if (g->index)
         mx_copy_update(g->index, g->seq->tokens, g->seq->n_tokens);
+    g->forced = offer_forced(g, copy);
+    if (g->index && !g->forced) {
         g->ask.copy = find_copy(g, 1, most_drafts(g, MTPLX_MAX_DEPTH), copy);
         g->ask.copy_p = mx_copy_p(&g->copying, g->match);
         g->ask.sure = g->match >= MX_COPY_LONG;
@@ -42,7 +61,7 @@ static void plan(mtplx_gen *g, size_t peers)
     g->plan = mx_depth_next(&g->policy, &g->ask);
     g->depth = g->plan.depth;
     memcpy(g->rows + 1, copy, (size_t)g->plan.copy * sizeof *copy);
-    if (g->ask.copy > 0 && g->plan.copy == 0)
+    if (g->ask.copy > 0 && g->plan.copy == 0 && !g->forced)
         mx_copy_refused(&g->copying);
 }
 
@@ -109,11 +128,8 @@ static void take_copies(mtplx_gen *g, int count)
 {
     for (int i = g->drafted; i < g->made + count; i++) {
         int32_t token = g->rows[i + 1];
-        if (!g->greedy) {
-            g->q[i].n = 1;
-            g->q[i].ids[0] = token;
-            g->q[i].p[0] = 1;
-        }
+        if (!g->greedy)
+            mx_dist_point(&g->q[i], token);
         mx_gen_count(g, token); /* G2 */
     }
     g->drafted = g->made + count;
@@ -150,9 +166,11 @@ static mtplx_status draft(mtplx_gen *const *gens, size_t n, mtplx_error *err)
         else
             extend(gens[i]);
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        mx_gen_untry(gens[i], 0);
         for (int j = gens[i]->drafted; gens[i]->counting && j > 0; j--)
             mx_counts_remove(gens[i]->counts, gens[i]->rows[j]);
+    }
     return st;
 }
 
@@ -273,7 +291,9 @@ static void learn(mtplx_gen *g, uint64_t ns)
     mx_depth_feed(&g->policy, &c);
     if (g->opt.ignore_stop && learned)
         learned->changed = keep; /* a benchmark's text is not worth keeping */
-    mx_copy_feed(&g->copying, g->match, g->tested - of_mtp, g->accepted - good, g->seq->n_tokens);
+    if (!g->forced)
+        mx_copy_feed(&g->copying, g->match, g->tested - of_mtp, g->accepted - good,
+                     g->seq->n_tokens);
 }
 
 /* What the answers need to grow by a cycle, so that nothing fails after its pass (G5). */
@@ -322,8 +342,10 @@ static mtplx_status run_cycle(mtplx_gen *const *gens, size_t n, mtplx_error *err
 void mx_gen_cycle(mtplx_gen *const *gens, size_t n, struct mx_outcome *o)
 {
     mtplx_status st = run_cycle(gens, n, n > 1 ? NULL : mx_outcome_error(o));
-    if (st == MTPLX_OK)
+    if (st == MTPLX_OK) {
+        mx_outcome_note_grammars(o, gens, n);
         return;
+    }
     for (size_t i = 0; i < n && n > 1; i++)
         mx_gen_cycle(gens + i, 1, o);
     if (n > 1)

@@ -4,6 +4,7 @@
  *   gen_prefill.c  passes over prompt rows
  *   gen_cycle.c    draft, verify, accept, commit
  *   gen_token.c    one token: its law, its draw, its place in the answer
+ *   gen_grammar.c  drafts that obey a grammar
  *   memory.c       what a generation takes
  *
  * The loop and the invariants G1 to G6 are described in generate.c. Everything here runs under the
@@ -11,6 +12,7 @@
 #ifndef MX_RUNTIME_GEN_INT_H
 #define MX_RUNTIME_GEN_INT_H
 
+#include "runtime/constraint.h"
 #include "runtime/copy.h"
 #include "runtime/depth.h"
 #include "runtime/forward.h"
@@ -39,6 +41,10 @@ struct mtplx_gen {
     struct mx_bias *bias; /* NULL: none */
     float *row;           /* [vocab] a row after penalties, bias and mask; NULL: rows stay */
 
+    struct mx_matcher *matcher; /* NULL: no grammar */
+    int tried;                  /* drafts it has taken and must give back */
+    bool strayed;               /* the drafts went on where it cannot follow */
+
     struct mx_logprobs *logprobs, *prompt_logprobs; /* NULL: not asked for */
 
     struct mx_depth policy;
@@ -52,6 +58,7 @@ struct mtplx_gen {
     int made;                     /* MTP drafts among the drafted: the first ones */
     int tested, accepted;         /* drafts looked at, and accepted */
     int match;                    /* length of the match that was copied from */
+    bool forced;                  /* the offered copy is the one way on that the grammar leaves */
     int32_t rows[MX_MAX_PENDING]; /* pending, d1 .. dk */
 
     mtplx_gen_stats stats;
@@ -67,6 +74,8 @@ struct mx_outcome {
 /* Where a failure may write its sentence: NULL once there is one. */
 mtplx_error *mx_outcome_error(const struct mx_outcome *o);
 void mx_outcome_note(struct mx_outcome *o, mtplx_status st);
+/* Reports the generations that a pass left with finish ERROR because their matcher gave up. */
+void mx_outcome_note_grammars(struct mx_outcome *o, mtplx_gen *const *gens, size_t n);
 
 /* generate.c: whether tokens must be counted. */
 bool mx_gen_has_penalties(const mtplx_sampling *s);
@@ -74,7 +83,8 @@ bool mx_gen_has_penalties(const mtplx_sampling *s);
 /* ---- gen_token.c -------------------------------------------------------------------------- */
 
 /* Appends a token to the answer; true when the answer goes on. `logits`: the row it came out of,
- * needed when log-probabilities are kept. */
+ * needed when log-probabilities are kept. A token that the matcher does not take ends the
+ * generation with ERROR; see mx_outcome_note_grammars(). */
 bool mx_gen_emit(mtplx_gen *g, int32_t token, const float *logits);
 
 /* Counts a completion token for the penalties. Room was reserved. */
@@ -93,6 +103,23 @@ int32_t mx_gen_draft(mtplx_gen *g, const float *logits, int step);
 
 /* A draw from the target row of the token at `position`. */
 int32_t mx_gen_draw(mtplx_gen *g, const float *logits, uint64_t position);
+
+/* ---- gen_grammar.c ------------------------------------------------------------------------ */
+
+/* Tokens that may come next, NULL: all; valid until the matcher is used again. */
+const uint64_t *mx_gen_mask(mtplx_gen *g);
+
+/* Tries a draft on the matcher; whether it was taken. */
+bool mx_gen_try(mtplx_gen *g, int32_t token);
+
+/* Gives tried drafts back, all but the first `keep`. */
+void mx_gen_untry(mtplx_gen *g, int keep);
+
+/* How many of these drafts the grammar allows behind those tried: all without one. */
+int mx_gen_cut(mtplx_gen *g, const int32_t *tokens, int n);
+
+/* Up to `most` tokens along the one way in which the text can go on; 0 when there are several. */
+int mx_gen_forced(mtplx_gen *g, int32_t *out, int most);
 
 /* ---- gen_prefill.c, gen_cycle.c ----------------------------------------------------------- */
 

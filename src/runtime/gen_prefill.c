@@ -102,7 +102,8 @@ void mx_gen_prefill_scored(mtplx_gen *g, size_t rows, struct mx_outcome *o)
 {
     size_t most = SCORED_BYTES / ((size_t)g->seq->model->geometry.vocab * sizeof(float));
     most = most > 0 ? most : 1;
-    while (rows > 0 && g->finish == MTPLX_FINISH_NONE) {
+    /* A cancelled one ends with the next call. */
+    while (rows > 0 && g->finish == MTPLX_FINISH_NONE && !(g->opt.cancel && *g->opt.cancel)) {
         size_t take = rows < most ? rows : most;
         mx_gen_prefill(&g, &take, 1, o);
         rows -= take;
@@ -112,8 +113,10 @@ void mx_gen_prefill_scored(mtplx_gen *g, size_t rows, struct mx_outcome *o)
 void mx_gen_prefill(mtplx_gen *const *gens, const size_t *rows, size_t n, struct mx_outcome *o)
 {
     mtplx_status st = run_pass(gens, rows, n, n > 1 ? NULL : mx_outcome_error(o));
-    if (st == MTPLX_OK)
+    if (st == MTPLX_OK) {
+        mx_outcome_note_grammars(o, gens, n);
         return;
+    }
     for (size_t i = 0; i < n && n > 1; i++)
         mx_gen_prefill(gens + i, rows + i, 1, o);
     if (n > 1)

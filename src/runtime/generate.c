@@ -15,7 +15,8 @@
  * Invariants
  *   G1  Draws are keyed by (seed, index of the token in the timeline, purpose), so depth, batching
  *       and restarts change no draw.
- *   G2  p and q of a position see the same counts: everything emitted plus the drafted prefix.
+ *   G2  p and q of a position see the same counts, bias and mask: those of everything emitted plus
+ *       the drafted prefix.
  *   G3  Generations share passes but no state; each gets the tokens it would have got alone
  *       (sampled ones under the depths they would have had: see G6).
  *   G4  When the answer ends, the sequence holds prompt and answer without the answer's last token,
@@ -96,15 +97,15 @@ static mtplx_status make_sampler(mtplx_gen *g, mtplx_error *err)
     for (int i = 0; i < MTPLX_MAX_DEPTH; i++) {
         if (i < g->opt.depth)
             st = mx_dist_reserve_for(&g->q[i], &g->opt.sampling, vocab, err);
-        else /* a copy's q has one token */
-            st = mx_dist_reserve(&g->q[i], g->opt.context_copy, err);
+        else /* the law of a copy or of what a grammar forces has one token */
+            st = mx_dist_reserve(&g->q[i], g->opt.context_copy || g->opt.grammar, err);
         if (st != MTPLX_OK)
             return st;
     }
     return MTPLX_OK;
 }
 
-/* Bias and log-probabilities. */
+/* Bias, grammar and log-probabilities. */
 static mtplx_status make_extras(mtplx_gen *g, mtplx_error *err)
 {
     int vocab = g->seq->model->geometry.vocab, width = g->opt.logprobs - 1;
@@ -115,7 +116,10 @@ static mtplx_status make_extras(mtplx_gen *g, mtplx_error *err)
             return MTPLX_ERR_ARGUMENT;
     }
     g->opt.logit_bias = NULL; /* the caller's */
-    if (g->bias && !(g->row = malloc((size_t)vocab * sizeof *g->row)))
+    if (g->opt.grammar && !(g->matcher = mx_grammar_start(g->opt.grammar, g->seq->model, err)))
+        return MTPLX_ERR_ARGUMENT;
+    g->opt.grammar = NULL;
+    if ((g->bias || g->matcher) && !(g->row = malloc((size_t)vocab * sizeof *g->row)))
         return mx_error_nomem(err, "a row of logits", (size_t)vocab * sizeof *g->row);
     if (g->opt.logprobs && !(g->logprobs = mx_logprobs_new(g->cap_out, width, err)))
         return MTPLX_ERR_MEMORY;
@@ -206,6 +210,7 @@ void mtplx_gen_free(mtplx_gen *g)
     mx_counts_free(g->counts);
     mx_copy_free(g->index);
     mx_bias_free(g->bias);
+    mx_matcher_free(g->matcher);
     mx_logprobs_free(g->logprobs);
     mx_logprobs_free(g->prompt_logprobs);
     free(g->row);
@@ -241,6 +246,16 @@ void mx_outcome_note(struct mx_outcome *o, mtplx_status st)
 {
     if (o->status == MTPLX_OK)
         o->status = st;
+}
+
+void mx_outcome_note_grammars(struct mx_outcome *o, mtplx_gen *const *gens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (gens[i]->finish == MTPLX_FINISH_ERROR)
+            mx_outcome_note(o, mx_error(mx_outcome_error(o), MTPLX_ERR_MEMORY,
+                                        "the grammar could not follow the answer after %zu tokens: "
+                                        "it is out of memory or allows no token of this model",
+                                        gens[i]->n_out));
 }
 
 /* Whether the generation takes part in a step. One whose cancel flag is set ends here. */

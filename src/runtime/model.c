@@ -545,6 +545,7 @@ void mtplx_model_free(mtplx_model *m)
     if (m->device)
         free_device_side(m);
     mx_chat_free(m->chat);
+    mx_token_table_free(m->token_table);
     mx_tokenizer_free(m->tokenizer);
     mx_checkpoint_close(m->checkpoint);
     mx_checkpoint_close(m->adapter);

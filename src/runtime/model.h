@@ -12,6 +12,7 @@
 #include "runtime/misses.h"
 #include "runtime/state.h"
 #include "text/chat.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 #include <pthread.h>
@@ -43,8 +44,9 @@ struct mtplx_model {
     const struct mx_family *family;
     const void *arch;
     struct mx_geometry geometry;
-    struct mx_tokenizer *tokenizer; /* NULL: none in the directory */
-    struct mx_chat *chat;           /* NULL: no template */
+    struct mx_tokenizer *tokenizer;     /* NULL: none in the directory */
+    struct mx_chat *chat;               /* NULL: no template */
+    struct mx_token_table *token_table; /* of grammars; NULL before the first, made under `lock` */
     mtplx_sampling sampling;
     int32_t stops[MX_MAX_STOPS];
     int n_stops;

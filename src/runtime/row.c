@@ -169,20 +169,18 @@ static void mask_row(const uint64_t *mask, const float *from, const int32_t *ids
 int32_t mx_mask_first(const uint64_t *mask, int vocab, bool *only)
 {
     int32_t first = -1;
-    *only = false;
     for (int i = 0; i < vocab; i += 64) {
         uint64_t word = mask[i / 64];
-        if (!word)
-            continue;
-        if (first >= 0)
-            return first;
-        first = i + __builtin_ctzll(word);
-        *only = true;
-        if (word & (word - 1))
-            *only = false;
-        if (!*only)
+        bool several = word & (word - 1);
+        if (word && first < 0)
+            first = i + __builtin_ctzll(word);
+        else if (word)
+            several = true;
+        *only = !several;
+        if (several)
             return first;
     }
+    *only = first >= 0;
     return first;
 }
 

@@ -198,8 +198,9 @@ int32_t mx_dist_draw(const struct mx_dist *d, double u)
     return d->ids[d->n - 1]; /* also where rounding left the sum a little below u */
 }
 
-static void dist_single(struct mx_dist *d, int32_t id)
+void mx_dist_point(struct mx_dist *d, int32_t id)
 {
+    d->wide.n = 0;
     d->n = d->cap > 0;
     if (d->n) {
         d->ids[0] = id;
@@ -239,8 +240,7 @@ uint64_t mx_sampler_bytes(int vocab)
     const struct mx_sampler *s = NULL;
     size_t n = (size_t)vocab;
     return sizeof *s + DIGITS * sizeof *s->count + mx_weights_blocks(n) * sizeof *s->block_max +
-           n * (sizeof *s->row + sizeof *s->logits + sizeof *s->spare) +
-           (n + 1) * sizeof *s->keys;
+           n * (sizeof *s->row + sizeof *s->logits + sizeof *s->spare) + (n + 1) * sizeof *s->keys;
 }
 
 void mx_sampler_free(struct mx_sampler *s)
@@ -606,14 +606,14 @@ void mx_sample_dist_of(struct mx_sampler *s, const mtplx_sampling *cfg,
         sample_wide(s, cfg, counts, logits, ids, vocab, d))
         return;
     if (mx_sampling_greedy(cfg)) {
-        dist_single(d, mx_sample_argmax_of(cfg, counts, logits, ids, vocab));
+        mx_dist_point(d, mx_sample_argmax_of(cfg, counts, logits, ids, vocab));
         return;
     }
     struct walk w = {
         .s = s, .vocab = vocab, .ids = ids, .top_p = cfg->top_p, .min_weight = cfg->min_p, .d = d};
     w.row = effective_row(s, cfg, counts, logits, ids, vocab, &w.max);
     if (!(w.max >= -FLT_MAX) || d->cap <= 0) {
-        dist_single(d, ids && vocab > 0 ? ids[0] : 0);
+        mx_dist_point(d, ids && vocab > 0 ? ids[0] : 0);
         return;
     }
     double inv_t = 1 / cfg->temperature;

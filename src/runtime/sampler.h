@@ -36,6 +36,8 @@ static inline const struct mx_wide *mx_dist_wide(const struct mx_dist *d)
     return d->n == 0 && d->wide.n > 0 ? &d->wide : NULL;
 }
 void mx_dist_free(struct mx_dist *d);
+/* Makes d a list of one token; room for one was reserved. */
+void mx_dist_point(struct mx_dist *d, int32_t id);
 /* p(id), 0 when it is not in the support. */
 double mx_dist_prob(const struct mx_dist *d, int32_t id);
 /* The token at cumulative mass u in [0, 1), walking a list in stored order and a wide distribution

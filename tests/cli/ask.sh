@@ -138,6 +138,38 @@ terminate --json
 check 'SIGTERM with --json: 143 and a valid object' is_json
 check 'SIGTERM with --json: finish_reason' has "$out" '"finish_reason":"cancelled"'
 
+# Answers that obey: a digit string, JSON of a schema, a grammar.
+for depth in 0 3 auto; do
+    run ask --model "$nano" --depth $depth --temperature 1.3 --regex '[0-9]{3}-[0-9]{2}' Hello
+    case $out in
+    [0-9][0-9][0-9]-[0-9][0-9]) check "a regular expression at depth $depth" test "$rc" -eq 0 ;;
+    *) check "a regular expression at depth $depth" false ;;
+    esac
+done
+cat >"$work/schema.json" <<'END'
+{"type": "object", "properties": {"ok": {"type": "boolean"}, "mood": {"enum": ["good", "bad"]}},
+ "required": ["ok", "mood"], "additionalProperties": false}
+END
+run ask --model "$nano" --temperature 0 --json-schema "$work/schema.json" How are you?
+case $(printf '%s' "$out" | tr -d ' \n') in
+'{"ok":true,"mood":"good"}' | '{"ok":true,"mood":"bad"}' | '{"ok":false,"mood":"good"}' | \
+    '{"ok":false,"mood":"bad"}') check 'a JSON schema' test "$rc" -eq 0 ;;
+*) check 'a JSON schema' false ;;
+esac
+printf 'root ::= "yes" | "no"\n' >"$work/grammar.gbnf"
+run ask --model "$nano" --no-think --grammar "$work/grammar.gbnf" Is it raining?
+check 'a grammar' test "$rc $out" = "0 yes" -o "$rc $out" = "0 no"
+run ask --model "$nano" --grammar "$work/grammar.gbnf" --regex x Hello
+check 'two of them' fails_with 2 'only one of --json-schema, --grammar and --regex'
+run ask --model "$nano" --grammar "$work/nothing.gbnf" Hello
+check 'a grammar that is not there' fails_with 1 'nothing.gbnf'
+printf 'root ::= "yes' >"$work/grammar.gbnf"
+run ask --model "$nano" --grammar "$work/grammar.gbnf" Hello
+check 'a grammar that is none' fails_with 1 'grammar.gbnf'
+printf '{"type": "unknown"' >"$work/schema.json"
+run ask --model "$nano" --json-schema "$work/schema.json" Hello
+check 'a schema that is no JSON' fails_with 1 'schema.json'
+
 # A shell starts background jobs with SIGINT ignored, so timeout has to send it.
 if command -v timeout >/dev/null 2>&1; then
     timeout --foreground --preserve-status -s INT 1 "$MTPLX" ask --model "$nano" --temperature 0 \

@@ -9,6 +9,7 @@
  * MTPLX_LAW_TRIALS=20000 for the long run. */
 #include "golden.h"
 
+#include "runtime/constraint.h"
 #include "runtime/model.h"
 
 #define TOP 4 /* tokens kept per position, so that 4 x 4 x 4 contexts can be enumerated */
@@ -60,6 +61,25 @@ static void filter(const float *logits, int vocab, const mtplx_sampling *s, stru
         out->p[k] /= total;
 }
 
+/* Answers obey this one; NULL: none. */
+static mtplx_grammar *held;
+
+/* Strikes out what the grammar forbids after tokens[1 .. n); false where it forbids one of those.
+ */
+static bool strike_out(mtplx_model *m, const int32_t *tokens, int n, float *logits, int vocab)
+{
+    struct mx_matcher *matcher = mx_grammar_start(held, m, NULL);
+    bool ok = matcher;
+    for (int i = 1; i < n && ok; i++)
+        ok = mx_matcher_accept(matcher, tokens[i]);
+    const uint64_t *mask = ok ? mx_matcher_mask(matcher) : NULL;
+    for (int i = 0; i < vocab && mask; i++)
+        if (!(mask[i / 64] >> (i % 64) & 1))
+            logits[i] = -INFINITY;
+    mx_matcher_free(matcher);
+    return ok;
+}
+
 static void law_after(mtplx_seq *base, const int32_t *tokens, int n, const mtplx_sampling *s,
                       int vocab, mtplx_model *m, struct kept *out)
 {
@@ -70,7 +90,13 @@ static void law_after(mtplx_seq *base, const int32_t *tokens, int n, const mtplx
     for (int i = 0; i < n; i++)
         rows[i] = (mtplx_row){seq, tokens[i], i == n - 1, NULL};
     assert_int_equal(mtplx_forward(m, rows, (size_t)n, MTPLX_COMMIT, false, &r, &err), MTPLX_OK);
-    filter(r.logits, vocab, s, out);
+    float *logits = malloc((size_t)vocab * sizeof *logits);
+    memcpy(logits, r.logits, (size_t)vocab * sizeof *logits);
+    if (!held || strike_out(m, tokens, n, logits, vocab))
+        filter(logits, vocab, s, out);
+    else
+        *out = (struct kept){{0}, {0}};
+    free(logits);
     mtplx_seq_free(seq);
 }
 
@@ -148,6 +174,7 @@ static void check_setting(mtplx_model *m, mtplx_seq *base, int32_t last, mtplx_s
             .sampling = s, .depth = depth, .max_tokens = 3 + depth, .ignore_stop = true};
         o.policy = adaptive ? MTPLX_DEPTH_AUTO : MTPLX_DEPTH_FIXED;
         o.context_copy = adaptive;
+        o.grammar = held;
         mtplx_seq *seq = mtplx_seq_fork(base, &err);
         mtplx_gen *g = mtplx_gen_new(seq, &last, 1, &o, &err);
         do
@@ -264,6 +291,34 @@ static void test_joint_law_of_few_drafts(void **state)
     check_model(1);
 }
 
+/* Under a grammar that lets free choice, single choices and narrow ones follow one another; with
+ * the smallest draft vocabulary too, which often has none of the allowed tokens. */
+static void test_joint_law_under_a_grammar(void **state)
+{
+    (void)state;
+    static const char *const rules[] = {"[a-zA-Z ]*\\.", "[0-9]+, [a-zA-Z ]*",
+                                        "qualification: [a-zA-Z ]*"};
+    const mtplx_sampling hot = {
+        .temperature = 1.6, .top_p = 1, .top_k = TOP, .repetition_penalty = 1};
+    for (int i = 0; i < 6; i++) {
+        mtplx_load_options o = {.threads = 1, .draft_vocab = i % 2};
+        int32_t ids[16];
+        mtplx_error err = {0};
+        mtplx_model *m = load_or_fail(src_path("models/nano"), &o);
+        size_t n = vague_prompt(ids);
+        mtplx_seq *base = prefill(m, ids, n);
+        const char *rule = rules[i / 2];
+        held = mtplx_grammar_new(m, MTPLX_GRAMMAR_REGEX, rule, strlen(rule), NULL, &err);
+        if (!held)
+            fail_msg("%s", err.message);
+        check_setting(m, base, ids[n - 1], hot, i, false);
+        mtplx_grammar_free(held);
+        held = NULL;
+        mtplx_seq_free(base);
+        mtplx_model_free(m);
+    }
+}
+
 /* ---- No filters --------------------------------------------------------------------------- */
 
 enum { WIDE_TOP = 4, WIDE_VOCAB = 8192 };
@@ -371,6 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_joint_law), cmocka_unit_test(test_joint_law_of_few_drafts),
-        cmocka_unit_test(test_unfiltered_law), cmocka_unit_test(test_joint_law_adaptive)};
+        cmocka_unit_test(test_unfiltered_law), cmocka_unit_test(test_joint_law_adaptive),
+        cmocka_unit_test(test_joint_law_under_a_grammar)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -388,6 +388,28 @@ static void test_logprobs(void **state)
     mtplx_model_free(m);
 }
 
+/* A prompt that needs more than one pass for the logits of all its rows. */
+static void test_long_scored_prompt(void **state)
+{
+    (void)state;
+    enum { LONG = 1100 };
+    static int32_t prompt[LONG];
+    if (SLOW_BUILD)
+        skip();
+    mtplx_model *m = open_model(4096);
+    mtplx_gen_options o = {.max_tokens = 2, .logprobs = 2, .prompt_logprobs = true};
+    size_t n = make_prompt(m, "Tell me a story", LONG, prompt);
+    mtplx_seq *s = mtplx_seq_new(m, NULL);
+    mtplx_gen *g = start(s, prompt, n, &o);
+    assert_int_equal(mtplx_gen_step(g, NULL), MTPLX_OK); /* still one step */
+    assert_int_equal(mx_gen_prompt_left(g), 0);
+    run(g);
+    check_logprobs(m, &o, prompt, n, g);
+    mtplx_gen_free(g);
+    mtplx_seq_free(s);
+    mtplx_model_free(m);
+}
+
 /* ---- Logit bias --------------------------------------------------------------------------- */
 
 static void check_same_at_every_depth(mtplx_model *m, const int32_t *prompt, size_t n,
@@ -507,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_a_failure_is_nobody_elses),
         cmocka_unit_test(test_end),
         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_long_scored_prompt),
         cmocka_unit_test(test_bias),
         cmocka_unit_test(test_bias_arguments),
         cmocka_unit_test(test_memory),

@@ -22,6 +22,7 @@
 
 #include "base/rng.h"
 #include "runtime/copy.h"
+#include "runtime/row.h"
 #include "runtime/sampler.h"
 
 #define LENGTH(a) (sizeof(a) / sizeof *(a))
@@ -125,6 +126,7 @@ static void gamma_matches_tables(void **state)
 /* ---- A model small enough to know everything about ---------------------------------------- */
 
 struct model {
+    bool masked; /* half of the tokens are forbidden, others in each context */
     struct mx_dist p[CONTEXTS], q[CONTEXTS];
     struct mx_dist wide_q[CONTEXTS]; /* q before its filters: for a planted mistake */
     double law[CONTEXTS][VOCAB];
@@ -154,21 +156,44 @@ static void make_logits(int context, int order, float *target, float *draft)
     target[key % VOCAB] = target[(key + 5) % VOCAB]; /* a tie, broken by id */
 }
 
-/* q, over part of the vocabulary where the setting says so. */
-static void draft_dist(struct mx_sampler *sampler, const struct setting *s,
-                       const mtplx_sampling *cfg, const float *draft, struct mx_dist *q)
+/* Tokens that a grammar would allow in a context: about half, never none. */
+static uint64_t context_mask(int context)
 {
-    float part[VOCAB];
-    if (s->drafts == 0) {
-        mx_sample_dist(sampler, cfg, NULL, draft, VOCAB, q);
-        return;
-    }
-    for (int i = 0; i < s->drafts; i++)
-        part[i] = draft[s->draft_ids[i]];
-    mx_sample_dist_of(sampler, cfg, NULL, part, s->draft_ids, s->drafts, q);
+    uint64_t mask = (uint64_t)1 << context % VOCAB;
+    for (uint64_t x = 0; x < VOCAB; x++)
+        if (uniform((uint64_t)context, 500 + x) < 0.5)
+            mask |= (uint64_t)1 << x;
+    return mask;
 }
 
-static void model_open(struct model *m, const struct setting *s)
+/* The row of n tokens under the mask; false when it has none of them. */
+static bool hold(const mtplx_sampling *cfg, uint64_t mask, const int32_t *ids, int n, float *row)
+{
+    float out[VOCAB];
+    struct mx_row_rules r = {.cfg = cfg, .mask = &mask};
+    bool any = mx_row_apply(&r, row, ids, n, out);
+    memcpy(row, out, (size_t)n * sizeof *row);
+    return any;
+}
+
+/* q, over part of the vocabulary where the setting says so; a point mass where that and the mask
+ * have nothing in common. */
+static void draft_dist(struct mx_sampler *sampler, const struct setting *s,
+                       const mtplx_sampling *cfg, const float *draft, const uint64_t *mask,
+                       struct mx_dist *q)
+{
+    float part[VOCAB];
+    const int32_t *ids = s->drafts ? s->draft_ids : NULL;
+    int n = s->drafts ? s->drafts : VOCAB;
+    for (int i = 0; i < n; i++)
+        part[i] = draft[ids ? ids[i] : i];
+    if (mask && !hold(cfg, *mask, ids, n, part))
+        mx_dist_point(q, __builtin_ctzll(*mask));
+    else
+        mx_sample_dist_of(sampler, cfg, NULL, part, ids, n, q);
+}
+
+static void model_open(struct model *m, const struct setting *s, bool masked)
 {
     struct mx_sampler *sampler = mx_sampler_new(VOCAB, NULL);
     mtplx_sampling wide = s->draft;
@@ -177,17 +202,23 @@ static void model_open(struct model *m, const struct setting *s)
     wide.min_p = 0;
     assert_non_null(sampler);
     memset(m, 0, sizeof *m);
+    m->masked = masked;
     for (int c = 0; c < CONTEXTS; c++) {
         float target[VOCAB], draft[VOCAB];
+        uint64_t bits = context_mask(s->order == 1 ? c % VOCAB : c), *mask = masked ? &bits : NULL;
         make_logits(c, s->order, target, draft);
+        if (masked)
+            assert_true(hold(&s->target, bits, NULL, VOCAB, target));
         assert_int_equal(mx_dist_reserve_for(&m->p[c], &s->target, VOCAB, NULL), MTPLX_OK);
         assert_int_equal(mx_dist_reserve_for(&m->q[c], &s->draft, VOCAB, NULL), MTPLX_OK);
         assert_int_equal(mx_dist_reserve_for(&m->wide_q[c], &wide, VOCAB, NULL), MTPLX_OK);
         mx_sample_dist(sampler, &s->target, NULL, target, VOCAB, &m->p[c]);
-        draft_dist(sampler, s, &s->draft, draft, &m->q[c]);
-        draft_dist(sampler, s, &wide, draft, &m->wide_q[c]);
-        for (int x = 0; x < VOCAB; x++)
+        draft_dist(sampler, s, &s->draft, draft, mask, &m->q[c]);
+        draft_dist(sampler, s, &wide, draft, mask, &m->wide_q[c]);
+        for (int x = 0; x < VOCAB; x++) {
             m->law[c][x] = mx_dist_prob(&m->p[c], x);
+            assert_true(!masked || bits >> x & 1 || m->law[c][x] == 0);
+        }
     }
     mx_sampler_free(sampler);
 }
@@ -520,13 +551,13 @@ static const struct setting settings[] = {
     {"t=1 k=4 drafting 1 token", SAMPLING(1, 1, 4, 0), SAMPLING(1, 1, 4, 0), 1, 1, {9}},
 };
 
-static void check_setting(const struct setting *s, uint64_t seed)
+static void check_setting(const struct setting *s, bool masked, uint64_t seed)
 {
     struct model *m = malloc(sizeof *m);
     struct tally *t = malloc(sizeof *t);
     assert_non_null(m);
     assert_non_null(t);
-    model_open(m, s);
+    model_open(m, s, masked);
     for (int depth = 0; depth <= MTPLX_MAX_DEPTH + 1; depth++) {
         bool varying = depth > MTPLX_MAX_DEPTH;
         simulate(m, varying ? VARYING_DEPTH : EXACT, varying ? 4 : depth, seed + (uint64_t)depth,
@@ -545,7 +576,15 @@ static void every_depth_and_setting_follows_the_law(void **state)
 {
     (void)state;
     for (size_t i = 0; i < LENGTH(settings); i++)
-        check_setting(&settings[i], 1000 * (i + 1));
+        check_setting(&settings[i], false, 1000 * (i + 1));
+}
+
+/* A grammar forbids tokens to p and q alike. */
+static void masked_laws_are_followed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < LENGTH(settings); i++)
+        check_setting(&settings[i], true, 1000 * (i + 100));
 }
 
 /* Greedy: one law of one token, so the sequences themselves must be equal. */
@@ -558,7 +597,7 @@ static void greedy_ignores_the_depth(void **state)
     struct tally *t = malloc(sizeof *t);
     assert_non_null(m);
     assert_non_null(t);
-    model_open(m, &greedy);
+    model_open(m, &greedy, false);
     for (int depth = 0; depth <= MTPLX_MAX_DEPTH; depth++) {
         struct run r = {.m = m, .depth = depth, .out = t};
         int context = 0;
@@ -602,7 +641,7 @@ static void every_planted_mistake_is_found(void **state)
     assert_non_null(t);
     for (size_t i = 0; i < LENGTH(planted); i++) {
         const struct setting *s = &settings[planted[i].setting];
-        model_open(m, s);
+        model_open(m, s, false);
         simulate(m, planted[i].scheme, 3, 77, t);
         double p = worst_p_value(m, t, s->order);
         if (p >= ALPHA)
@@ -626,7 +665,7 @@ static void adaptive_depth_and_copies_follow_the_law(void **state)
     for (size_t i = 0; i < LENGTH(chosen); i++) {
         const struct setting *s = &settings[chosen[i]];
         int used = 0;
-        model_open(m, s);
+        model_open(m, s, false);
         struct adaptive *a = simulate_adaptive(m, 7000 + i, false, t);
         double p = worst_p_value(m, t, s->order);
         for (int d = 0; d <= MTPLX_MAX_DEPTH; d++)
@@ -726,7 +765,7 @@ static void accepted_plus_residual_is_p(void **state)
     struct model *m = malloc(sizeof *m);
     assert_non_null(m);
     for (size_t i = 0; i < LENGTH(settings); i++) {
-        model_open(m, &settings[i]);
+        model_open(m, &settings[i], false);
         for (int c = 0; c < CONTEXTS; c += settings[i].order == 1 ? 13 : 5) {
             check_closed_form(&m->p[c], &m->q[c]);
             check_closed_form(&m->p[c], &m->q[(c + 7) % CONTEXTS]); /* unrelated laws */
@@ -786,7 +825,7 @@ static void a_copied_token_leaves_p(void **state)
     q.n = 1;
     q.p[0] = 1;
     for (size_t i = 0; i < LENGTH(settings); i++) {
-        model_open(m, &settings[i]);
+        model_open(m, &settings[i], false);
         for (int c = 0; c < VOCAB; c++)
             for (q.ids[0] = 0; q.ids[0] < VOCAB; q.ids[0]++)
                 check_closed_form(&m->p[c], &q);
@@ -806,6 +845,7 @@ int main(void)
         cmocka_unit_test(greedy_ignores_the_depth),
         cmocka_unit_test(every_planted_mistake_is_found),
         cmocka_unit_test(every_depth_and_setting_follows_the_law),
+        cmocka_unit_test(masked_laws_are_followed),
         cmocka_unit_test(adaptive_depth_and_copies_follow_the_law),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
