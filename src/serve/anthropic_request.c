@@ -296,7 +296,7 @@ static bool read_message(struct reader *rd, const json_t *m, size_t i)
 
 /* ---- System and messages ------------------------------------------------------------------ */
 
-/* One system message; its blocks stand apart as paragraphs do. */
+/* One system message of all blocks. */
 static bool read_system(struct reader *rd, const json_t *body)
 {
     const json_t *system = json_object_get(body, "system");
@@ -323,8 +323,6 @@ static bool read_system(struct reader *rd, const json_t *body)
             return fail_at(rd->e, path, "only text blocks can stand in the system prompt");
         if (!need_string(&block, "text", SIZE_MAX, &text))
             return false;
-        if (i > 0)
-            mx_chat_build_text(&rd->build, "\n", 1);
         mx_chat_build_text(&rd->build, text, strlen(text));
     }
     return true;
