@@ -168,15 +168,28 @@ static bool walk_trie(struct walk *w)
     return true;
 }
 
+/* True when a special token that the grammar does not name may come: in free text. */
+static bool reads_any_special(const struct mx_gmachine *m, uint32_t config)
+{
+    const struct mx_gconfig *c = &m->configs[config];
+    for (uint32_t i = 0; i < c->n; i++)
+        if (m->prog->states[c->elems[i].state].free)
+            return true;
+    return false;
+}
+
 static bool set_specials(struct mx_gmasks *k, struct mx_gmachine *m, uint32_t config,
                          uint64_t *bits)
 {
     const struct mx_token_table *t = k->table;
     if (!m->configs[config].special)
         return true;
-    uint32_t other = mx_gmachine_special(m, config, -1);
+    bool any = reads_any_special(m, config);
     for (int i = 0; i < t->n_specials; i++) {
-        uint32_t to = k->special[i] < 0 ? other : mx_gmachine_special(m, config, k->special[i]);
+        if (!any && k->special[i] < 0)
+            continue;
+        uint32_t to =
+            mx_gmachine_special(m, config, k->special[i], t->specials[i].text, t->specials[i].len);
         if (to == MX_CONFIG_NONE)
             return false;
         if (to != MX_CONFIG_DEAD)
@@ -317,7 +330,8 @@ uint32_t mx_gmasks_token(const struct mx_gmasks *k, struct mx_gmachine *m, uint3
         return m->configs[config].mask && m->configs[config].mask->all ? config : MX_CONFIG_DEAD;
     int special = find_special(t, token);
     if (special >= 0)
-        return mx_gmachine_special(m, config, k->special[special]);
+        return mx_gmachine_special(m, config, k->special[special], t->specials[special].text,
+                                   t->specials[special].len);
     size_t len;
     const uint8_t *s = (const uint8_t *)mx_tokenizer_bytes(t->tokenizer, token, &len);
     for (size_t i = 0; i < len && config > MX_CONFIG_DEAD; i++)
