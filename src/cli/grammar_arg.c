@@ -33,7 +33,7 @@ static const char *reasoning_end(const char *prompt, size_t len)
     mx_reasoning_init(&r, MX_REASONING_THINK, prompt, len, ignore, NULL);
     bool inside = mx_reasoning_inside(&r);
     mx_reasoning_free(&r);
-    return inside ? "</think>" : NULL;
+    return inside ? mx_reasoning_end(MX_REASONING_THINK) : NULL;
 }
 
 static mtplx_grammar *from_file(mtplx_model *m, mtplx_grammar_kind kind, const char *path,
