@@ -7,6 +7,7 @@
 #include "serve/metrics.h"
 
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,11 +17,14 @@ static void start(void)
 {
     mtplx_error err = {0};
     setenv("MTPLX_STATE_DIR", "off", 1);
-    char *path = mtplx_embedded_model_path(&err);
-    app.model = path ? mtplx_model_load(path, &(mtplx_load_options){.threads = 1}, &err) : NULL;
-    mtplx_free(path);
-    if (!app.model || sodium_init() < 0)
+    const char *root = getenv("MTPLX_SRC");
+    char path[512];
+    snprintf(path, sizeof path, "%s/models/nano", root ? root : ".");
+    app.model = mtplx_model_load(path, &(mtplx_load_options){.threads = 1}, &err);
+    if (!app.model || sodium_init() < 0) {
+        fprintf(stderr, "%s (run it at the root of the source, or set MTPLX_SRC)\n", err.message);
         abort();
+    }
     app.engine = mx_engine_new(&(struct mx_engine_options){.model = app.model}, &err);
     app.metrics = mx_metrics_new();
     if (!app.engine || !app.metrics || pthread_mutex_init(&app.lock, NULL) != 0)
@@ -50,8 +54,10 @@ static void check(struct mx_exchange *x)
     const char *message = json_string_value(json_object_get(e, "message"));
     if (!message || strlen(message) < 8)
         abort();
-    if (x->status != 503 && (x->status < 400 || x->status > 499))
+    if (x->status != 503 && (x->status < 400 || x->status > 499)) {
+        fprintf(stderr, "status %d: %s\n", x->status, message);
         abort();
+    }
     json_decref(v);
 }
 
