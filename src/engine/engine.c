@@ -257,16 +257,24 @@ static struct mx_job *make_job(const struct mx_job_options *o, mtplx_error *err)
     return j;
 }
 
+/* Jobs that will not wait for long: the owner thread has not come to admit them. */
+static int free_places(const struct mx_engine *e)
+{
+    int most = e->settings.mode == MX_ENGINE_SERIAL ? 1 : e->settings.max_active;
+    return e->n_answers < most ? most - e->n_answers : 0;
+}
+
 /* Whether there is a place in the queues. The lock is held. */
 static mtplx_status check_room(struct mx_engine *e, const struct mx_job *j, mtplx_error *err)
 {
+    int soon = free_places(e);
     if (e->draining)
         return mx_error(err, MTPLX_ERR_CANCELLED, "the engine is shutting down");
-    if (e->queue.waiting >= e->settings.max_queue)
+    if (e->queue.waiting - soon >= e->settings.max_queue)
         return mx_error(err, MTPLX_ERR_LIMIT, "the queue is full with %d waiting requests",
                         e->queue.waiting);
     int own = mx_queue_waiting(&e->queue, j->opt.owner);
-    if (own >= e->max_queue_owner)
+    if (own - soon >= e->max_queue_owner)
         return mx_error(err, MTPLX_ERR_LIMIT, "%d requests of this client are waiting already",
                         own);
     return MTPLX_OK;
@@ -278,7 +286,7 @@ static uint64_t enqueue(struct mx_engine *e, struct mx_job *j, mtplx_error *err)
     uint64_t id = 0;
     pthread_mutex_lock(&e->lock);
     if (check_room(e, j, err) != MTPLX_OK) {
-        e->counters.refused_queue++;
+        e->counters.refused_queue += !e->draining;
     } else if (mx_queue_push(&e->queue, &j->item, j->opt.owner, j->opt.priority, err) == MTPLX_OK) {
         id = j->id = e->next_id++;
         fill_view(j);
