@@ -61,9 +61,11 @@ static bool all_text(struct mx_gmachine *m, const struct mx_tnode *x, uint32_t c
     return chain_length(m, config, ~x->set, x->chars) >= x->chars;
 }
 
-static uint64_t *base_of(struct mx_gmasks *k, uint64_t stops)
+static const uint64_t *base_of(struct mx_gmasks *k, uint64_t stops)
 {
     const struct mx_token_table *t = k->table;
+    if (stops == mx_token_json_stops())
+        return t->json_text;
     for (size_t i = 0; i < sizeof k->bases / sizeof *k->bases; i++)
         if (k->bases[i].bits && k->bases[i].stops == stops)
             return k->bases[i].bits;

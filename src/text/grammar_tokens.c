@@ -34,6 +34,12 @@ int mx_token_class(uint8_t c)
     return CLASS_PUNCT + base;
 }
 
+uint64_t mx_token_json_stops(void)
+{
+    return UINT64_C(1) << mx_token_class(0) | UINT64_C(1) << mx_token_class('\n') |
+           UINT64_C(1) << mx_token_class('"') | UINT64_C(1) << mx_token_class('\\');
+}
+
 bool mx_token_is_stop(const struct mx_token_table *t, int32_t id)
 {
     for (int i = 0; i < t->n_stops; i++)
@@ -224,7 +230,8 @@ static bool sort_by_chars(struct mx_token_table *t, const struct entry *e, uint3
     uint64_t set;
     t->by_chars = malloc(((size_t)n + 1) * sizeof *t->by_chars);
     t->by_chars_set = malloc(((size_t)n + 1) * sizeof *t->by_chars_set);
-    if (!t->by_chars || !t->by_chars_set)
+    t->json_text = calloc((size_t)t->words, sizeof *t->json_text);
+    if (!t->by_chars || !t->by_chars_set || !t->json_text)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         int chars = count_chars(&e[i], &set);
@@ -242,6 +249,8 @@ static bool sort_by_chars(struct mx_token_table *t, const struct entry *e, uint3
         uint32_t at = fill[chars]++;
         t->by_chars[at] = e[i].id;
         t->by_chars_set[at] = set;
+        if (!(set & mx_token_json_stops()))
+            t->json_text[e[i].id / 64] |= UINT64_C(1) << (e[i].id % 64);
     }
     return true;
 }
@@ -290,6 +299,7 @@ void mx_token_table_free(struct mx_token_table *t)
     free(t->order);
     free(t->by_chars);
     free(t->by_chars_set);
+    free(t->json_text);
     free(t->specials);
     free(t->stops);
     free(t->known);
