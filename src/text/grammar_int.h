@@ -342,7 +342,7 @@ struct mx_token_table {
 };
 /* Characters of text that a mask of a long counter looks ahead. */
 #define MX_REACH 16
-int mx_token_class(uint8_t ascii);
+int mx_token_class(uint8_t c);
 /* The classes that JSON strings stop at: control characters, the quote and the backslash. */
 uint64_t mx_token_json_stops(void);
 bool mx_token_is_stop(const struct mx_token_table *t, int32_t id);

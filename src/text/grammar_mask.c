@@ -390,9 +390,8 @@ bool mx_gmasks_init(struct mx_gmasks *k, const struct mx_gprog *p, const struct 
 
 void mx_gmasks_free(struct mx_gmasks *k, struct mx_gmachine *m)
 {
-    while (k->newest) {
-        struct mx_gmask *x = k->newest;
-        unlink_mask(k, x);
+    for (struct mx_gmask *x = k->newest, *older; x; x = older) {
+        older = x->older;
         m->configs[x->config].mask = NULL;
         free(x);
     }

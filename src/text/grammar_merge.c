@@ -233,7 +233,7 @@ static json_t *merge_multiples(const json_t *a, const json_t *b)
         p = q;
         q = r;
     }
-    return json_integer((json_int_t)((int64_t)x / p * (int64_t)y));
+    return json_integer((int64_t)x / p * (int64_t)y);
 }
 
 static bool is_one_of(const char *key, const char *const *names)
@@ -526,7 +526,7 @@ static bool properties_differ(struct mx_schema *s, const json_t *a, const json_t
         if (!u || !requires(a, key) || !requires(b, key))
             continue;
         const json_t *x = mx_schema_flat(s, v, w), *y = x ? mx_schema_flat(s, u, w) : NULL;
-        if (y && json_is_object(x) && json_is_object(y) && lists_differ(x, y))
+        if (json_is_object(x) && json_is_object(y) && lists_differ(x, y))
             return true;
     }
     return false;
@@ -543,6 +543,6 @@ bool mx_schema_disjoint(struct mx_schema *s, const json_t *a, const json_t *b,
         return true;
     if (lists_differ(x, y))
         return true;
-    bool objects = (t & u) == MX_T_OBJECT;
+    bool objects = t == MX_T_OBJECT && u == MX_T_OBJECT;
     return objects && (properties_differ(s, x, y, w) || properties_differ(s, y, x, w));
 }
