@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # `mtplx serve` and `mtplx stop`: start, keys, taken ports, draining, signals, records. Requests go
-# through bash's /dev/tcp.
+# through bash's /dev/tcp, so any other shell hands over to bash.
+# shellcheck disable=SC2317 # functions are called through check
+if [ -z "${BASH_VERSION:-}" ]; then exec bash "$0" "$@"; fi
 . tests/cli/_lib.sh
 
 export XDG_RUNTIME_DIR=$work/run
