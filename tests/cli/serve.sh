@@ -92,6 +92,7 @@ run serve --port "$port"
 check 'a port that mtplx has is told with its process' \
     test "$rc:$(grep -c "already running (pid $server)" "$work/err")" = 1:1
 
+kill -USR1 "$server" # of no meaning to it
 run stop --port "$port"
 check 'stop ends the server' succeeds "stopped the server on port $port (pid $server, SIGTERM"
 ended
