@@ -69,27 +69,34 @@ static void end_step(const struct serve *s, bool ok)
 
 /* ---- Signals ------------------------------------------------------------------------------ */
 
-static void cancel_all(struct mx_engine *e)
+/* From here on a signal ends the program, even while this thread waits for the engine. */
+static void restore_signals(void)
 {
-    struct mx_engine_snapshot *snap = malloc(sizeof *snap);
-    if (!snap)
-        return;
-    mx_engine_get_snapshot(e, snap);
-    for (int i = 0; i < snap->n_jobs; i++)
-        mx_engine_cancel(e, snap->jobs[i].id);
-    free(snap);
+    struct sigaction plain = {.sa_handler = SIG_DFL};
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaction(SIGINT, &plain, NULL);
+    sigaction(SIGTERM, &plain, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
-static void signal_came(struct serve *s, int number)
+/* False at the end of the program. */
+static bool signal_came(struct serve *s, int number)
 {
     pthread_mutex_lock(&s->lock);
-    int n = ++s->signals;
-    if (!s->ready || n > 2)
+    bool ended = s->ended;
+    int n = number == SIGUSR1 ? 0 : ++s->signals;
+    if (n > 0 && (!s->ready || n > 2))
         _exit(128 + number);
-    if (n == 2 && !s->ended)
-        cancel_all(s->app.engine);
+    if (n == 2)
+        restore_signals();
+    if (n == 2 && !ended)
+        mx_engine_drain(s->app.engine, 0); /* cancels, and so ends the other wait */
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+    return !ended || n > 0;
 }
 
 static void waited_signals(sigset_t *set)
@@ -97,7 +104,7 @@ static void waited_signals(sigset_t *set)
     sigemptyset(set);
     sigaddset(set, SIGINT);
     sigaddset(set, SIGTERM);
-    sigaddset(set, SIGUSR1); /* ends the thread */
+    sigaddset(set, SIGUSR1); /* ends the thread once the server has ended */
 }
 
 static void *signal_thread(void *arg)
@@ -105,8 +112,8 @@ static void *signal_thread(void *arg)
     sigset_t set;
     int number = 0;
     waited_signals(&set);
-    while (sigwait(&set, &number) == 0 && number != SIGUSR1)
-        signal_came(arg, number);
+    while (sigwait(&set, &number) == 0 && signal_came(arg, number))
+        ;
     return NULL;
 }
 

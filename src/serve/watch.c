@@ -142,11 +142,14 @@ static void hung_up(struct mx_watch *w, uint64_t id)
     }
 }
 
+/* When most places are taken, those who hold one without a request have to be quick. */
 static bool overdue(const struct mx_watch *w, const struct slot *s, uint64_t now)
 {
+    uint64_t hurry = w->used > w->max / 4 * 3 ? 8 : 1;
     uint64_t limit = s->phase == MX_WATCH_HEAD   ? w->times.head_ns
                      : s->phase == MX_WATCH_BODY ? w->times.body_ns
                                                  : UINT64_MAX;
+    limit /= hurry;
     /* A phase may have begun after the clock was read. */
     return s->phase != MX_WATCH_FREE && now > s->since && now - s->since > limit;
 }

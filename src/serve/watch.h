@@ -22,7 +22,7 @@ enum mx_watch_phase {
 struct mx_watch_times {
     uint64_t tick_ns;
     uint64_t keep_alive_ns;    /* silence of an event stream before a comment */
-    uint64_t head_ns, body_ns; /* longest time in a phase */
+    uint64_t head_ns, body_ns; /* longest time in a phase; an eighth while places are short */
     uint64_t stall_ns;         /* a client that takes nothing for so long is cut off; 0: never */
 };
 

@@ -1038,6 +1038,25 @@ static void test_crowd(void **state)
     mx_server_free(v);
 }
 
+/* All places taken by idle connections: they have to leave early. */
+static void test_full_house(void **state)
+{
+    (void)state;
+    struct mx_server_options o = {.max_connections = 64};
+    struct mx_http_setup s = setup();
+    s.times.head_ns = 4000 * MS;
+    struct mx_server *v = serve_with(&o, &s);
+    int p = mx_server_port(v), fds[100];
+    for (int i = 0; i < 100; i++)
+        fds[i] = dial(p);
+    uint64_t start = mx_now_ns();
+    expect(ask(p, "POST", "/echo", "", "{\"a\":1}"), 200, "{\"a\":1}");
+    assert_true(mx_now_ns() - start < 3500 * MS);
+    for (int i = 0; i < 100; i++)
+        close(fds[i]);
+    mx_server_free(v);
+}
+
 /* Requests with bytes changed, dropped, repeated or cut, in pieces: whatever comes, the next proper
  * request is answered. */
 static void test_garbage(void **state)
@@ -1201,6 +1220,7 @@ int main(void)
         cmocka_unit_test(test_draining),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_full_house),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_log),
     };

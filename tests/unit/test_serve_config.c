@@ -1,0 +1,189 @@
+/* From the flags of `mtplx serve` to options: sizes, lists, presets, whose key counts, settings.
+ * The program is not part of the library, so its sources are compiled into the test. */
+#include "cli/args.c"
+#include "cli/model_arg.c"
+#include "cli/serve_config.c"
+#include "cli/serve_flags.c"
+#include "cli/suggest.c"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct mx_cli_args args;
+static struct mx_serve_config config;
+static mtplx_error err;
+
+/* Configures from up to four arguments. */
+static mtplx_status configure(const char *a, const char *b, const char *c, const char *d)
+{
+    const char *list[] = {a, b, c, d};
+    static char text[4][200];
+    char *argv[4];
+    int argc = 0;
+    for (int i = 0; i < 4; i++) {
+        if (list[i]) {
+            snprintf(text[argc], sizeof text[argc], "%s", list[i]);
+            argv[argc] = text[argc];
+            argc++;
+        }
+    }
+    err = (mtplx_error){0};
+    if (!mx_cli_parse(mx_serve_flags, SERVE_FLAGS, false, argc, argv, &args))
+        fail_msg("%s", args.error);
+    return mx_serve_configure(&args, &config, &err);
+}
+
+static void expect_ok(const char *a, const char *b, const char *c, const char *d)
+{
+    if (configure(a, b, c, d) != MTPLX_OK)
+        fail_msg("%s: %s", a ? a : "nothing", err.message);
+}
+
+static void expect_refused(const char *a, const char *b, const char *part)
+{
+    if (configure(a, b, NULL, NULL) != MTPLX_ERR_ARGUMENT || !strstr(err.message, part))
+        fail_msg("%s: '%s' lacks '%s'", a ? a : "", err.message, part);
+    mx_serve_config_free(&config);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    expect_ok(NULL, NULL, NULL, NULL);
+    assert_string_equal(config.server.host, "127.0.0.1");
+    assert_int_equal(config.server.port, 8000);
+    assert_int_equal(config.server.n_api_keys + config.server.n_origins + config.server.n_hosts, 0);
+    assert_true(config.server.stall_ns == 300000000000u);
+    assert_int_equal(config.engine.mode, MX_ENGINE_MTP_BATCH);
+    assert_int_equal(config.engine.max_active, 8);
+    assert_int_equal(config.tool_syntax, -1);
+    assert_int_equal(config.reasoning_style, -1);
+    mx_serve_config_free(&config);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *flag;
+        uint64_t bytes;
+    } good[] = {{"--memory-budget=1048576", 1048576}, {"--memory-budget=512M", 512ull << 20},
+                {"--memory-budget=8G", 8ull << 30},   {"--memory-budget=8GiB", 8ull << 30},
+                {"--memory-budget=1.5g", 3ull << 29}, {"--memory-budget=2kB", 2048},
+                {"--memory-budget=1T", 1ull << 40}};
+    static const char *const bad[] = {
+        "--memory-budget=8X",  "--memory-budget=-1",  "--memory-budget=0",   "--memory-budget=G",
+        "--memory-budget=1GG", "--memory-budget=nan", "--memory-budget=1e30"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        expect_ok(good[i].flag, NULL, NULL, NULL);
+        assert_true(config.engine.memory_limit == good[i].bytes);
+        mx_serve_config_free(&config);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        expect_refused(bad[i], NULL, "--memory-budget takes a size");
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    expect_ok("--cors-origin=http://a, http://b ,", "--cors-origin", "http://c",
+              "--allowed-host=box");
+    assert_int_equal(config.server.n_origins, 3);
+    assert_string_equal(config.server.origins[0], "http://a");
+    assert_string_equal(config.server.origins[1], "http://b");
+    assert_string_equal(config.server.origins[2], "http://c");
+    assert_int_equal(config.server.n_hosts, 1);
+    mx_serve_config_free(&config);
+    setenv("MTPLX_CORS_ORIGINS", "http://x,http://y", 1);
+    expect_ok(NULL, NULL, NULL, NULL);
+    assert_int_equal(config.server.n_origins, 2);
+    mx_serve_config_free(&config);
+    expect_ok("--cors-origin=*", NULL, NULL, NULL); /* a flag beats the variable */
+    assert_int_equal(config.server.n_origins, 1);
+    assert_string_equal(config.server.origins[0], "*");
+    mx_serve_config_free(&config);
+    unsetenv("MTPLX_CORS_ORIGINS");
+}
+
+static void test_scheduling(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *a, *b, *c;
+        int active;
+    } cases[] = {{"--batching-preset=solo", NULL, NULL, 1},
+                 {"--batching-preset=latency", NULL, NULL, 2},
+                 {"--batching-preset=agent", NULL, NULL, 4},
+                 {"--batching-preset=agent", "--max-active-requests=6", NULL, 6},
+                 {"--max-active-requests=6", "--decode-batch-max=3", NULL, 3},
+                 {"--decode-batch-max=30", NULL, NULL, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_ok(cases[i].a, cases[i].b, cases[i].c, NULL);
+        assert_int_equal(config.engine.max_active, cases[i].active);
+        mx_serve_config_free(&config);
+    }
+    expect_ok("--scheduler-mode=hyper", "--prefill-chunk-tokens=64", "--draft-vocab=full", NULL);
+    assert_int_equal(config.engine.mode, MX_ENGINE_MTP_BATCH);
+    assert_int_equal(config.engine.prefill_chunk, 64);
+    assert_int_equal(config.load.max_rows, 64);
+    assert_int_equal(config.load.draft_vocab, -1);
+    mx_serve_config_free(&config);
+    expect_ok("--scheduler-mode=serial", "--reasoning-parser=gemma4", "--tool-call-parser=hermes",
+              NULL);
+    assert_int_equal(config.engine.mode, MX_ENGINE_SERIAL);
+    assert_int_equal(config.reasoning_style, MX_REASONING_GEMMA4);
+    assert_int_equal(config.tool_syntax, MX_TOOLS_HERMES);
+    mx_serve_config_free(&config);
+    expect_refused("--draft-vocab=many", NULL, "--draft-vocab takes full");
+}
+
+static void test_keys(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/mtplx-key.XXXXXX", flag[60];
+    close(mkstemp(path));
+    unlink(path);
+    snprintf(flag, sizeof flag, "--api-key-file=%s", path);
+    setenv("MTPLX_API_KEY", "from-env", 1);
+    expect_ok(NULL, NULL, NULL, NULL);
+    assert_int_equal(config.server.n_api_keys, 1);
+    assert_string_equal(config.server.api_keys[0], "from-env");
+    mx_serve_config_free(&config);
+    expect_ok("--api-key=typed", NULL, NULL, NULL);
+    assert_int_equal(config.server.n_api_keys, 1);
+    assert_string_equal(config.server.api_keys[0], "typed");
+    mx_serve_config_free(&config);
+    expect_ok(flag, NULL, NULL, NULL); /* the file beats the variable */
+    assert_int_equal(config.server.n_api_keys, 1);
+    assert_int_equal(strncmp(config.server.api_keys[0], "mtplx-", 6), 0);
+    mx_serve_config_free(&config);
+    expect_ok(flag, "--api-key=typed", NULL, NULL); /* both were asked for: both are good */
+    assert_int_equal(config.server.n_api_keys, 2);
+    mx_serve_config_free(&config);
+    expect_ok("--no-auth", NULL, NULL, NULL);
+    assert_int_equal(config.server.n_api_keys, 0);
+    mx_serve_config_free(&config);
+    expect_refused("--no-auth", flag, "exclude each other");
+    expect_refused("--no-auth", "--host=0.0.0.0", "--api-key-file");
+    unsetenv("MTPLX_API_KEY");
+    expect_refused("--host=192.0.2.1", NULL, "listen on 127.0.0.1");
+    expect_ok("--host=0.0.0.0", "--api-key=k", NULL, NULL);
+    mx_serve_config_free(&config);
+    expect_ok("--host=::1", NULL, NULL, NULL);
+    mx_serve_config_free(&config);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_lists),    cmocka_unit_test(test_scheduling),
+        cmocka_unit_test(test_keys),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
