@@ -576,6 +576,28 @@ static void test_several_prompts(void **state)
     json_decref(v);
 }
 
+/* More prompts than the queue takes: they go in a few at a time. */
+static void test_many_prompts(void **state)
+{
+    struct mx_strbuf b;
+    (void)state;
+    mx_strbuf_init(&b, 0);
+    mx_strbuf_puts(&b, "{\"max_tokens\":2,\"prompt\":[");
+    for (int i = 0; i < 100; i++)
+        mx_strbuf_printf(&b, "%s\"%d foxes\"", i ? "," : "", i % 3);
+    mx_strbuf_puts(&b, "]}");
+    json_t *v = complete(b.data);
+    assert_int_equal(json_array_size(at(v, "choices")), 100);
+    for (size_t i = 3; i < 100; i++) {
+        const json_t *one = json_array_get(at(v, "choices"), i);
+        const json_t *same = json_array_get(at(v, "choices"), i % 3);
+        assert_int_equal(int_at(one, "index"), i);
+        assert_string_equal(text_at(one, "text"), text_at(same, "text"));
+    }
+    json_decref(v);
+    mx_strbuf_free(&b);
+}
+
 static void check_scores(const json_t *v, size_t prompt, const char *text)
 {
     const json_t *tokens = at(v, "choices.0.logprobs.tokens");
@@ -699,8 +721,8 @@ int main(void)
         cmocka_unit_test(test_special_text),    cmocka_unit_test(test_session),
         cmocka_unit_test(test_errors),          cmocka_unit_test(test_context),
         cmocka_unit_test(test_abort),           cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_several_prompts), cmocka_unit_test(test_scoring),
-        cmocka_unit_test(test_embeddings),
+        cmocka_unit_test(test_several_prompts), cmocka_unit_test(test_many_prompts),
+        cmocka_unit_test(test_scoring),         cmocka_unit_test(test_embeddings),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
