@@ -681,8 +681,8 @@ static void find_classes(struct mx_gprog *p)
 
 /* ---- Frames ---- */
 
-/* Free text that looks for `marker`, byte by byte; the state of progress 0. `entry` is the first
- * of n SPLITs that lead to each progress and, where `stops`, to the end. */
+/* Free text that looks for `marker`, byte by byte; the state of progress 0. States: n SPLITs that
+ * lead to each progress and, where `stops`, to the end; n that read; n that demand the marker. */
 static uint32_t emit_free(struct compiler *c, const char *marker, bool stops, uint32_t done)
 {
     struct mx_gprog *p = c->p;
@@ -730,13 +730,7 @@ static uint32_t emit_free(struct compiler *c, const char *marker, bool stops, ui
     for (size_t k = n; k-- > 0 && !c->status;)
         forced = new_byte(c, (uint8_t)marker[k], forced);
     if (!c->status)
-        p->frees[index] = (struct mx_gfree){.start = base,
-                                            .done = done,
-                                            .special = c->b->n_specials,
-                                            .stops = stops,
-                                            .state0 = base,
-                                            .n = (uint32_t)n,
-                                            .forced0 = forced};
+        p->frees[index] = (struct mx_gfree){.state0 = base, .n = (uint32_t)n, .forced0 = forced};
     return base;
 }
 
@@ -750,10 +744,8 @@ static uint32_t emit_framed(struct compiler *c, int root, const struct mx_gramma
         /* The grammar returns to free text, which does not exist yet: through a SPLIT. */
         uint32_t at = new_targets(c, 1), back = new_state(c, MX_ST_SPLIT, at, 1);
         start = emit_free(c, f->trigger, true, emit_rules(c, root, back));
-        if (!c->status) {
-            p->targets[at] = start;
-            p->frees[0].special = 0;
-        }
+        if (!c->status)
+            p->targets[at] = c->b->once ? c->ret : start;
     } else {
         start = emit_rules(c, root, c->ret);
     }
@@ -762,8 +754,6 @@ static uint32_t emit_framed(struct compiler *c, int root, const struct mx_gramma
         p->prelude_free = p->n_frees;
         p->prelude_max = f->prelude_max;
         start = emit_free(c, f->prelude_end, false, ws);
-        if (!c->status)
-            p->frees[p->prelude_free].special = f->trigger ? 1 : 0;
     }
     return start;
 }
@@ -779,29 +769,18 @@ static int gap_rule(struct mx_gbuild *b)
     return rule;
 }
 
-/* Texts of special tokens: those of the frame first. */
-static bool copy_specials(struct compiler *c, const struct mx_grammar_frame *f)
+static bool copy_specials(struct compiler *c)
 {
     struct mx_gprog *p = c->p;
-    int n = 0, at = 0;
-    n += f && f->trigger;
-    n += f && f->prelude_end;
-    p->specials = calloc((size_t)(n + c->b->n_specials + 1), sizeof *p->specials);
+    p->specials = calloc((size_t)c->b->n_specials + 1, sizeof *p->specials);
     if (!p->specials)
         return false;
-    if (f && f->trigger)
-        p->specials[at++] = strdup(f->trigger);
-    if (f && f->prelude_end)
-        p->specials[at++] = strdup(f->prelude_end);
-    for (int i = 0; i < c->b->n_specials; i++)
-        p->specials[at++] = strdup(c->b->specials[i]);
-    p->n_specials = at;
-    for (int i = 0; i < at; i++)
+    for (int i = 0; i < c->b->n_specials; i++) {
+        p->specials[i] = strdup(c->b->specials[i]);
         if (!p->specials[i])
             return false;
-    for (uint32_t i = 0; i < p->n_states; i++)
-        if (p->states[i].kind == MX_ST_SPECIAL)
-            p->states[i].a += (uint32_t)n;
+        p->n_specials++;
+    }
     return true;
 }
 
@@ -834,7 +813,7 @@ static mtplx_status compile(struct compiler *c, int root, const struct mx_gramma
     p->start = emit_framed(c, root, f, ws_rule);
     if (c->status)
         return c->status;
-    if (!copy_specials(c, f))
+    if (!copy_specials(c))
         return mx_error_nomem(c->err, "a grammar", (size_t)b->n_specials * sizeof(char *));
     mtplx_status status = refuse_left_recursion(c);
     if (status)

@@ -307,7 +307,25 @@ uint32_t mx_gmachine_step_slow(struct mx_gmachine *m, uint32_t config, int byte_
     return to;
 }
 
-uint32_t mx_gmachine_special(struct mx_gmachine *m, uint32_t config, int special)
+/* Where free text goes when a special token's text passes through its search. */
+static uint32_t free_after(const struct mx_gprog *p, uint32_t state, const char *text, size_t len)
+{
+    const struct mx_gfree *f = &p->frees[p->states[state].free - 1];
+    for (size_t i = 0; i < len; i++) {
+        const struct mx_gstate *s = &p->states[state];
+        uint32_t to = f->state0;
+        for (uint32_t k = s->a; k < s->a + s->b; k++)
+            if ((uint8_t)text[i] >= p->edges[k].lo && (uint8_t)text[i] <= p->edges[k].hi)
+                to = p->edges[k].to;
+        if (to < f->state0 || to >= f->state0 + f->n) /* the marker is complete */
+            return i + 1 == len ? to : f->state0;
+        state = to + f->n;
+    }
+    return state - f->n;
+}
+
+uint32_t mx_gmachine_special(struct mx_gmachine *m, uint32_t config, int special, const char *text,
+                             size_t len)
 {
     const struct mx_gprog *p = m->prog;
     const struct mx_gconfig *c = &m->configs[config];
@@ -316,12 +334,10 @@ uint32_t mx_gmachine_special(struct mx_gmachine *m, uint32_t config, int special
     begin(m);
     for (uint32_t i = c->n; i-- > 0;) {
         const struct mx_gstate *s = &p->states[c->elems[i].state];
-        if (s->free) {
-            const struct mx_gfree *f = &p->frees[s->free - 1];
-            enter(m, special == f->special ? f->done : f->start, c->elems[i].node);
-        } else if (s->kind == MX_ST_SPECIAL && (int)s->a == special) {
+        if (s->free)
+            enter(m, free_after(p, c->elems[i].state, text, len), c->elems[i].node);
+        else if (s->kind == MX_ST_SPECIAL && (int)s->a == special)
             enter(m, s->b, c->elems[i].node);
-        }
     }
     return finish(m);
 }

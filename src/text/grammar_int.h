@@ -101,6 +101,8 @@ struct mx_gbuild {
     int n_rules, cap_rules;
     const char **specials; /* texts of special tokens that expressions name */
     int n_specials, cap_specials;
+    bool once;        /* with a trigger: nothing but the end follows a match */
+    bool gemma;       /* JSON values are spelled in the form of Gemma's tool calls */
     int json_rule[8]; /* shared rules of grammar_json.c; -1: none yet */
 };
 
@@ -130,6 +132,8 @@ struct mx_gexpr *mx_gx_marker(struct mx_gbuild *b, const char *text);
 struct mx_gexpr *mx_gx_auto(struct mx_gbuild *b, const struct mx_gauto *a);
 /* Free text that does not contain `marker` (valid UTF-8), then the marker. */
 struct mx_gexpr *mx_gx_until(struct mx_gbuild *b, const char *marker);
+/* The text alone. */
+struct mx_gexpr *mx_gx_without(struct mx_gbuild *b, const char *marker);
 
 #define MX_GX_SEQ(b, ...)                                                                          \
     mx_gx_seq(b, (int)(sizeof((struct mx_gexpr *[]){__VA_ARGS__}) / sizeof(struct mx_gexpr *)),    \
@@ -180,14 +184,10 @@ struct mx_grep {
     uint32_t body, exit;
     int32_t min, max; /* max -1: no bound */
 };
-/* Free text around a grammar: what special tokens do. */
+/* Free text that looks for a marker. Special tokens pass through it as their text. */
 struct mx_gfree {
-    uint32_t start;     /* after a special token other than the marker */
-    uint32_t done;      /* after the marker */
-    int32_t special;    /* index of the marker's text */
-    bool stops;         /* stop tokens are allowed (that is MX_ST_RET beside it, too) */
-    uint32_t state0, n; /* states of progress 0..n-1; forced[k] ends the marker from progress k */
-    uint32_t forced0;
+    uint32_t state0, n; /* SPLITs of progress 0..n-1; the state that reads is n behind each */
+    uint32_t forced0;   /* ends the marker from progress 0; from progress k: k less */
 };
 
 #define MX_HEIGHT_NONE UINT16_MAX
@@ -285,8 +285,10 @@ static inline uint32_t mx_gmachine_step(struct mx_gmachine *m, uint32_t config, 
     uint32_t to = m->configs[config].trans[c];
     return to ? to : mx_gmachine_step_slow(m, config, c);
 }
-/* The configuration after a special token (its text's index, or -1: not named by the grammar). */
-uint32_t mx_gmachine_special(struct mx_gmachine *m, uint32_t config, int special);
+/* The configuration after a special token: its text, and that text's index in the program, or -1.
+ */
+uint32_t mx_gmachine_special(struct mx_gmachine *m, uint32_t config, int special, const char *text,
+                             size_t len);
 /* The same with the prelude's end demanded. */
 uint32_t mx_gmachine_force(struct mx_gmachine *m, uint32_t config);
 /* The same with counters reduced to what matters to texts of at most `reach` characters. */
@@ -316,16 +318,20 @@ struct mx_tspecial {
     const char *text;
     size_t len;
 };
-struct mx_token_table {
-    const struct mx_tokenizer *tokenizer;
-    int vocab, words;
+struct mx_trie {
     struct mx_tnode *nodes; /* [n_nodes + 1] */
     uint32_t n_nodes;
     int32_t *order; /* tokens in the order of the trie */
     uint32_t n_tokens;
+};
+struct mx_token_table {
+    const struct mx_tokenizer *tokenizer;
+    int vocab, words;
+    struct mx_trie all, marked; /* marked: tokens that are not in json_text */
     int max_depth;
     int32_t *by_chars; /* tokens that are UTF-8 from the start, by characters */
     uint64_t *by_chars_set;
+    uint64_t *json_text;          /* bits of those that a JSON string holds as they are */
     uint32_t chars_end[257];      /* by_chars[0 .. chars_end[k]) have at most k characters */
     struct mx_tspecial *specials; /* not stops */
     int n_specials;
@@ -337,6 +343,8 @@ struct mx_token_table {
 /* Characters of text that a mask of a long counter looks ahead. */
 #define MX_REACH 16
 int mx_token_class(uint8_t ascii);
+/* The classes that JSON strings stop at: control characters, the quote and the backslash. */
+uint64_t mx_token_json_stops(void);
 bool mx_token_is_stop(const struct mx_token_table *t, int32_t id);
 
 /* ---- Masks --------------------------------------------------------------------------------------
@@ -376,6 +384,7 @@ uint32_t mx_gmasks_token(const struct mx_gmasks *k, struct mx_gmachine *m, uint3
 /* ---- JSON ---------------------------------------------------------------------------------------
  */
 
+struct mx_gexpr *mx_gjson_quote(struct mx_gbuild *b);  /* of a string */
 struct mx_gexpr *mx_gjson_ws(struct mx_gbuild *b);     /* between tokens: bounded, optional */
 struct mx_gexpr *mx_gjson_value(struct mx_gbuild *b);  /* any value */
 struct mx_gexpr *mx_gjson_object(struct mx_gbuild *b); /* any object */
@@ -386,6 +395,9 @@ struct mx_gexpr *mx_gjson_number(struct mx_gbuild *b);
 struct mx_gexpr *mx_gjson_integer(struct mx_gbuild *b);
 /* A string (with its quotes) that is none of names[0..n), spelled without escapes. */
 struct mx_gexpr *mx_gjson_other_key(struct mx_gbuild *b, const char *const *names, int n);
+/* A key of an object. */
+struct mx_gexpr *mx_gjson_key(struct mx_gbuild *b, const char *s, size_t n);
+struct mx_gexpr *mx_gjson_any_key(struct mx_gbuild *b);
 /* The literal of a JSON string with its quotes. */
 struct mx_gexpr *mx_gjson_literal(struct mx_gbuild *b, const char *s, size_t n);
 /* The characters of a set as a JSON string spells them. */
@@ -402,11 +414,16 @@ struct mx_gexpr *mx_gnum_decimals(struct mx_gbuild *b, double lo, bool open_lo, 
 /* ---- Front ends ---------------------------------------------------------------------------------
  */
 
-/* A regular expression: of a whole text, or of the inside of a JSON string, where it may match
- * anywhere and `where` (a JSON pointer) names it in messages. */
-struct mx_gexpr *mx_gregex(struct mx_gbuild *b, const char *re, size_t len, bool json,
-                           const char *where);
-/* Fewest and most characters that an expression made by mx_gregex() matches; *max -1: no bound. */
+/* A regular expression; `where` (a JSON pointer) names it in messages. */
+enum mx_gregex_mode {
+    MX_RE_WHOLE,  /* the whole text matches */
+    MX_RE_JSON,   /* inside of a JSON string; may match anywhere */
+    MX_RE_MARKUP, /* between tags; may match anywhere, and never a < */
+};
+struct mx_gexpr *mx_gregex(struct mx_gbuild *b, const char *re, size_t len,
+                           enum mx_gregex_mode mode, const char *where);
+/* Fewest and most characters that an expression made by mx_gregex() matches; *max -1: no bound.
+ * `json`: it was made with MX_RE_JSON. */
 void mx_gregex_length(const struct mx_gexpr *x, bool json, int64_t *min, int64_t *max);
 
 /* An expression for the values of a schema; `where` is its JSON pointer. */

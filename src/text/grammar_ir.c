@@ -317,27 +317,50 @@ static void search_edges(struct mx_gbuild *b, struct mx_gauto *a, const uint32_t
         mx_gauto_edge(b, a, k, 0, other.v[i].lo, other.v[i].hi);
 }
 
-struct mx_gexpr *mx_gx_until(struct mx_gbuild *b, const char *marker)
+/* The search for a marker; *n: its characters. The last state is the one behind it. */
+static struct mx_gauto *search(struct mx_gbuild *b, const char *marker, int *n)
 {
     size_t len = strlen(marker), at = 0;
     uint32_t *cps = mx_galloc(b, (len + 1) * sizeof *cps);
     int *fail = mx_galloc(b, (len + 1) * sizeof *fail);
     if (!cps || !fail)
         return NULL;
-    int n = 0;
+    *n = 0;
     while (at < len) {
-        int used = mx_utf8_decode(marker + at, len - at, &cps[n]);
+        int used = mx_utf8_decode(marker + at, len - at, &cps[*n]);
         if (used <= 0)
             return mx_gfail(b, MTPLX_ERR_ARGUMENT, "a marker is not valid UTF-8");
         at += (size_t)used;
-        n++;
+        ++*n;
     }
-    for (int k = 2; k <= n; k++)
+    for (int k = 2; k <= *n; k++)
         fail[k] = advance(cps, fail, fail[k - 1], cps[k - 1]);
-    struct mx_gauto *a = mx_gauto_new(b, n + 1);
-    for (int k = 0; k < n && a; k++)
-        search_edges(b, a, cps, fail, n, k);
-    if (a && n > 0)
+    struct mx_gauto *a = mx_gauto_new(b, *n + 1);
+    for (int k = 0; k < *n && a; k++)
+        search_edges(b, a, cps, fail, *n, k);
+    return b->failed ? NULL : a;
+}
+
+struct mx_gexpr *mx_gx_until(struct mx_gbuild *b, const char *marker)
+{
+    int n;
+    struct mx_gauto *a = search(b, marker, &n);
+    if (a)
         a->accept[n] = true;
-    return b->failed ? NULL : mx_gx_auto(b, a);
+    return mx_gx_auto(b, a);
+}
+
+struct mx_gexpr *mx_gx_without(struct mx_gbuild *b, const char *marker)
+{
+    int n, kept = 0;
+    struct mx_gauto *a = search(b, marker, &n);
+    if (!a)
+        return NULL;
+    for (int i = 0; i < a->n_edges; i++)
+        if (a->edges[i].to != n)
+            a->edges[kept++] = a->edges[i];
+    a->n_edges = kept;
+    for (int k = 0; k < n; k++)
+        a->accept[k] = true;
+    return mx_gx_auto(b, a);
 }

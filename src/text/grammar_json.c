@@ -16,6 +16,7 @@
 
 enum { RULE_WS, RULE_STRING, RULE_NUMBER, RULE_VALUE, RULE_OBJECT, RULE_ARRAY, RULE_INTEGER };
 enum { INDENT = 40, TABS = 12 };
+#define QUOTE "<|\"|>" /* delimits strings in Gemma's tool calls */
 
 /* The rule's reference; *make is set when the caller has to define it. */
 static struct mx_gexpr *shared(struct mx_gbuild *b, int which, bool *make)
@@ -26,9 +27,58 @@ static struct mx_gexpr *shared(struct mx_gbuild *b, int which, bool *make)
     return mx_gx_ref(b, b->json_rule[which]);
 }
 
+/* ---- Gemma's form ---- */
+
+struct mx_gexpr *mx_gjson_quote(struct mx_gbuild *b)
+{
+    return b->gemma ? mx_gx_marker(b, QUOTE) : mx_gx_str(b, "\"");
+}
+
+/* Characters of a string of bounded length, without the < of its delimiter. */
+static struct mx_gexpr *gemma_char(struct mx_gbuild *b)
+{
+    struct mx_cpset s = {.arena = &b->arena};
+    if (!mx_cpset_add(&s, 0, 0) || !mx_cpset_add(&s, '<', '<') || !mx_cpset_negate(&s))
+        return mx_gfail(b, MTPLX_ERR_LIMIT, "the grammar is too large");
+    return mx_gx_chars(b, &s);
+}
+
+static struct mx_gexpr *gemma_string(struct mx_gbuild *b, int min, int max)
+{
+    struct mx_gexpr *text =
+        min == 0 && max < 0 ? mx_gx_without(b, QUOTE) : mx_gx_rep(b, gemma_char(b), min, max);
+    return MX_GX_SEQ(b, mx_gjson_quote(b), text, mx_gjson_quote(b));
+}
+
+static struct mx_gexpr *bare_key(struct mx_gbuild *b)
+{
+    struct mx_cpset first = {.arena = &b->arena}, more = {.arena = &b->arena};
+    bool ok = mx_cpset_add(&first, 'A', 'Z') && mx_cpset_add(&first, '_', '_') &&
+              mx_cpset_add(&first, 'a', 'z') && mx_cpset_add(&more, '0', '9') &&
+              mx_cpset_add(&more, 'A', 'Z') && mx_cpset_add(&more, '_', '_') &&
+              mx_cpset_add(&more, 'a', 'z');
+    if (!ok)
+        return mx_gfail(b, MTPLX_ERR_LIMIT, "the grammar is too large");
+    return MX_GX_SEQ(b, mx_gx_chars(b, &first), mx_gx_rep(b, mx_gx_chars(b, &more), 0, 63));
+}
+
+struct mx_gexpr *mx_gjson_key(struct mx_gbuild *b, const char *s, size_t n)
+{
+    return b->gemma ? mx_gx_lit(b, s, n) : mx_gjson_literal(b, s, n);
+}
+
+struct mx_gexpr *mx_gjson_any_key(struct mx_gbuild *b)
+{
+    return b->gemma ? bare_key(b) : mx_gjson_string(b);
+}
+
+/* ---- White space ---- */
+
 struct mx_gexpr *mx_gjson_ws(struct mx_gbuild *b)
 {
     bool make;
+    if (b->gemma)
+        return mx_gx_empty(b);
     struct mx_gexpr *ref = shared(b, RULE_WS, &make);
     if (make) {
         struct mx_gexpr *indent = MX_GX_ALT(b, mx_gx_rep(b, mx_gx_str(b, " "), 0, INDENT),
@@ -88,6 +138,8 @@ static struct mx_gexpr *any_char(struct mx_gbuild *b)
 
 struct mx_gexpr *mx_gjson_string_len(struct mx_gbuild *b, int min, int max)
 {
+    if (b->gemma)
+        return gemma_string(b, min, max);
     return MX_GX_SEQ(b, mx_gx_str(b, "\""), mx_gx_rep(b, any_char(b), min, max),
                      mx_gx_str(b, "\""));
 }
@@ -116,6 +168,8 @@ static int escape(uint32_t c, char out[8])
 
 struct mx_gexpr *mx_gjson_literal(struct mx_gbuild *b, const char *s, size_t n)
 {
+    if (b->gemma)
+        return MX_GX_SEQ(b, mx_gjson_quote(b), mx_gx_lit(b, s, n), mx_gjson_quote(b));
     struct mx_strbuf t;
     char e[8];
     mx_strbuf_init(&t, 0);
@@ -192,7 +246,10 @@ static void other_edges(struct mx_gbuild *b, struct mx_gauto *a, int from, int t
                         struct mx_cpset *taken)
 {
     bool ok = mx_cpset_add(taken, 0, 0x1f) && mx_cpset_add(taken, '"', '"') &&
-              mx_cpset_add(taken, '\\', '\\') && mx_cpset_negate(taken);
+              mx_cpset_add(taken, '\\', '\\') &&
+              (!b->gemma || (mx_cpset_add(taken, ' ', '/') && mx_cpset_add(taken, ':', '@') &&
+                             mx_cpset_add(taken, '{', MX_CP_MAX))) &&
+              mx_cpset_negate(taken);
     if (!ok)
         mx_gfail(b, MTPLX_ERR_LIMIT, "the grammar is too large");
     for (int i = 0; i < taken->n && ok; i++)
@@ -244,7 +301,8 @@ struct mx_gexpr *mx_gjson_other_key(struct mx_gbuild *b, const char *const *name
     if (b->failed)
         return NULL;
     a->n_states = used;
-    return MX_GX_SEQ(b, mx_gx_str(b, "\""), mx_gx_auto(b, a), mx_gx_str(b, "\""));
+    struct mx_gexpr *quote = mx_gx_str(b, b->gemma ? "" : "\"");
+    return MX_GX_SEQ(b, quote, mx_gx_auto(b, a), quote);
 }
 
 /* ---- Numbers and values ---- */
@@ -293,7 +351,7 @@ struct mx_gexpr *mx_gjson_object(struct mx_gbuild *b)
     struct mx_gexpr *ref = shared(b, RULE_OBJECT, &make);
     if (make) {
         struct mx_gexpr *pair =
-            MX_GX_SEQ(b, mx_gjson_string(b), mx_gx_str(b, ":"), mx_gjson_ws(b), mx_gjson_value(b));
+            MX_GX_SEQ(b, mx_gjson_any_key(b), mx_gx_str(b, ":"), mx_gjson_ws(b), mx_gjson_value(b));
         mx_grule_set(b, b->json_rule[RULE_OBJECT], list_of(b, "{", pair, "}"));
     }
     return ref;

@@ -105,7 +105,8 @@ struct mx_grammar *mx_grammar_from_regex(const char *re, size_t len,
 {
     struct mx_gbuild b;
     mx_gbuild_init(&b, err);
-    return mx_grammar_finish(&b, mx_gregex(&b, re, len, false, "the regular expression"), f, err);
+    return mx_grammar_finish(&b, mx_gregex(&b, re, len, MX_RE_WHOLE, "the regular expression"), f,
+                             err);
 }
 
 struct mx_grammar *mx_grammar_from_schema(const json_t *schema, const struct mx_grammar_frame *f,

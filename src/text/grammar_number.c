@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLACES = 6, MULTIPLE_MAX = 1000, DIGITS = 18 };
+enum { PLACES = 6, MULTIPLE_MAX = 1000, DIGITS = 15 };
 #define MILLION INT64_C(1000000)
 #define DECIMAL_MAX 999999999.0 /* with six places a number has 15 digits, which a double holds */
 

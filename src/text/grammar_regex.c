@@ -5,8 +5,8 @@
  * {m,n} (lazy and greedy ones match the same texts), and the anchors ^ and $ at the ends of a
  * top-level alternative. Look-around, back references, \b and \p are refused.
  *
- * Inside of a JSON string (`json`) an expression may match anywhere unless it is anchored, as JSON
- * Schema's pattern does, and characters are spelled with the escapes they need. */
+ * Inside of a JSON string or of markup an expression may match anywhere unless it is anchored, as
+ * JSON Schema's pattern does; a string spells characters with the escapes they need. */
 #include "base/utf8.h"
 #include "text/grammar_int.h"
 
@@ -18,7 +18,7 @@ struct regex {
     struct mx_gbuild *b;
     const char *s;
     size_t at, len;
-    bool json;
+    enum mx_gregex_mode mode;
     const char *where;
     int depth;
 };
@@ -67,7 +67,12 @@ static void negate(struct regex *r, struct mx_cpset *s)
 static struct mx_gexpr *chars(struct regex *r, struct mx_cpset *s)
 {
     mx_cpset_normalise(s);
-    return r->json ? mx_gjson_chars(r->b, s) : mx_gx_chars(r->b, s);
+    if (r->mode == MX_RE_MARKUP) {
+        negate(r, s);
+        add(r, s, '<', '<');
+        negate(r, s);
+    }
+    return r->mode == MX_RE_JSON ? mx_gjson_chars(r->b, s) : mx_gx_chars(r->b, s);
 }
 
 /* ---- Escapes ---- */
@@ -387,7 +392,7 @@ static struct mx_gexpr *parse_sequence(struct regex *r, bool top)
     struct mx_gxlist kids = {0};
     bool from_start = top && next_is(r, '^'), to_end = false;
     r->at += from_start;
-    if (top && r->json && !from_start)
+    if (top && r->mode != MX_RE_WHOLE && !from_start)
         mx_gxlist_put(r->b, &kids, anything(r));
     while (more(r) && r->s[r->at] != '|' && !r->b->failed) {
         if (r->s[r->at] == ')') {
@@ -402,7 +407,7 @@ static struct mx_gexpr *parse_sequence(struct regex *r, bool top)
         }
         mx_gxlist_put(r->b, &kids, parse_term(r));
     }
-    if (top && r->json && !to_end)
+    if (top && r->mode != MX_RE_WHOLE && !to_end)
         mx_gxlist_put(r->b, &kids, anything(r));
     return r->b->failed ? NULL : mx_gx_seq(r->b, kids.n, kids.v);
 }
@@ -418,10 +423,10 @@ static struct mx_gexpr *parse_alternatives(struct regex *r, bool top)
     return r->b->failed ? NULL : mx_gx_alt(r->b, alts.n, alts.v);
 }
 
-struct mx_gexpr *mx_gregex(struct mx_gbuild *b, const char *re, size_t len, bool json,
-                           const char *where)
+struct mx_gexpr *mx_gregex(struct mx_gbuild *b, const char *re, size_t len,
+                           enum mx_gregex_mode mode, const char *where)
 {
-    struct regex r = {.b = b, .s = re, .len = len, .json = json, .where = where};
+    struct regex r = {.b = b, .s = re, .len = len, .mode = mode, .where = where};
     if (!mx_utf8_valid(re, len) || memchr(re, 0, len))
         return mx_gfail(b, MTPLX_ERR_ARGUMENT, "%s: not valid UTF-8, or a NUL in it", where);
     return parse_alternatives(&r, true);

@@ -22,8 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct mx_gexpr *value(struct mx_schema *s, const json_t *schema, const struct mx_swhere *w);
-
 static struct mx_swhere below(const struct mx_swhere *w, const char *key)
 {
     return (struct mx_swhere){w, key, 0};
@@ -89,6 +87,12 @@ static int count_of(struct mx_schema *s, const json_t *x, const char *key, int n
 
 static struct mx_gexpr *json_literal(struct mx_schema *s, const json_t *v)
 {
+    if (json_is_string(v))
+        return mx_gjson_literal(s->b, json_string_value(v), json_string_length(v));
+    if (s->b->gemma && (json_is_object(v) || json_is_array(v)))
+        return mx_gfail(s->b, MTPLX_ERR_UNSUPPORTED,
+                        "objects and lists in enum or const are not supported for this syntax of "
+                        "tool calls");
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
     if (!text)
         return mx_gfail(s->b, MTPLX_ERR_MEMORY, "out of memory for a schema");
@@ -112,8 +116,9 @@ static struct mx_gexpr *literals(struct mx_schema *s, const json_t *x, int types
                                   "enum or const beside %s is not supported", deep[i]);
     if (only && mx_schema_allows(x, types, only))
         mx_gxlist_put(s->b, &alts, json_literal(s, only));
-    for (size_t i = 0; !only && i < json_array_size(list); i++)
-        if (mx_schema_step(s, w) && mx_schema_allows(x, types, json_array_get(list, i)))
+    const json_t *rest = only ? x : mx_schema_without(s, x, "enum");
+    for (size_t i = 0; !only && rest && i < json_array_size(list); i++)
+        if (mx_schema_step(s, w) && mx_schema_allows(rest, types, json_array_get(list, i)))
             mx_gxlist_put(s->b, &alts, json_literal(s, json_array_get(list, i)));
     return mx_gx_alt(s->b, alts.n, alts.v);
 }
@@ -173,17 +178,18 @@ static const char *format_of(const char *name, bool *known)
 static struct mx_gexpr *matched_string(struct mx_schema *s, const char *re, size_t len, int min,
                                        int max, const struct mx_swhere *w)
 {
-    struct mx_gexpr *x = mx_gregex(s->b, re, len, true, mx_schema_where(s, w));
+    struct mx_gexpr *x =
+        mx_gregex(s->b, re, len, s->b->gemma ? MX_RE_MARKUP : MX_RE_JSON, mx_schema_where(s, w));
     if (!x)
         return NULL;
     int64_t least, most;
-    mx_gregex_length(x, true, &least, &most);
+    mx_gregex_length(x, !s->b->gemma, &least, &most);
     if (least < min || (max >= 0 && (most < 0 || most > max)))
         return mx_schema_fail(
             s, w, MTPLX_ERR_UNSUPPORTED,
             "minLength or maxLength beside a pattern or format whose texts are "
             "not within them is not supported; write the length into the pattern");
-    return MX_GX_SEQ(s->b, str(s, "\""), x, str(s, "\""));
+    return MX_GX_SEQ(s->b, mx_gjson_quote(s->b), x, mx_gjson_quote(s->b));
 }
 
 static struct mx_gexpr *string(struct mx_schema *s, const json_t *x, const struct mx_swhere *w)
@@ -377,7 +383,7 @@ static bool check_counts(struct mx_schema *s, const json_t *x, const struct obje
 static struct mx_gexpr *pair(struct mx_schema *s, struct mx_gexpr *key, const json_t *schema,
                              const struct mx_swhere *w)
 {
-    return MX_GX_SEQ(s->b, key, str(s, ":"), mx_gjson_ws(s->b), value(s, schema, w));
+    return MX_GX_SEQ(s->b, key, str(s, ":"), mx_gjson_ws(s->b), mx_schema_value(s, schema, w));
 }
 
 static struct mx_gexpr *other_pair(struct mx_schema *s, const struct object *o,
@@ -389,7 +395,7 @@ static struct mx_gexpr *other_pair(struct mx_schema *s, const struct object *o,
         return NULL;
     for (int i = 0; i < o->n; i++)
         names[i] = o->v[i].name;
-    return pair(s, o->n ? mx_gjson_other_key(s->b, names, o->n) : mx_gjson_string(s->b), o->rest,
+    return pair(s, o->n ? mx_gjson_other_key(s->b, names, o->n) : mx_gjson_any_key(s->b), o->rest,
                 &at);
 }
 
@@ -420,7 +426,7 @@ static struct mx_gexpr *object_rules(struct mx_schema *s, const struct object *o
         }
         const struct property *p = &o->v[i];
         struct mx_swhere at = below(&props, p->name);
-        struct mx_gexpr *key = mx_gjson_literal(b, p->name, strlen(p->name));
+        struct mx_gexpr *key = mx_gjson_key(b, p->name, strlen(p->name));
         struct mx_gexpr *it = MX_GX_SEQ(b, pair(s, key, p->schema, &at), mx_gx_ref(b, here + 3));
         mx_grule_set(b, here, p->required ? it : MX_GX_ALT(b, it, mx_gx_ref(b, here + 2)));
         left -= p->required;
@@ -483,7 +489,7 @@ static struct mx_gexpr *array_rest(struct mx_schema *s, const struct array *a,
     struct mx_gexpr *ws = mx_gjson_ws(b), *end = MX_GX_SEQ(b, ws, str(s, "]"));
     if (!a->items || (a->max >= 0 && a->max <= a->n))
         return mx_gx_fail(b);
-    struct mx_gexpr *item = value(s, a->items, &at);
+    struct mx_gexpr *item = mx_schema_value(s, a->items, &at);
     int min = a->min - a->n - 1, max = a->max < 0 ? -1 : a->max - a->n - 1;
     struct mx_gexpr *more = MX_GX_SEQ(b, str(s, ","), ws, item);
     return MX_GX_SEQ(b, item, mx_gx_rep(b, more, min > 0 ? min : 0, max), end);
@@ -513,7 +519,7 @@ static struct mx_gexpr *array_rules(struct mx_schema *s, const struct array *a,
         }
         struct mx_swhere at = {&prefix, NULL, (size_t)i};
         mx_grule_set(b, here,
-                     MX_GX_SEQ(b, value(s, json_array_get(a->prefix, (size_t)i), &at),
+                     MX_GX_SEQ(b, mx_schema_value(s, json_array_get(a->prefix, (size_t)i), &at),
                                mx_gx_ref(b, here + 3)));
     }
     struct mx_gexpr *inner = a->max == 0 ? mx_gx_fail(b) : mx_gx_ref(b, first);
@@ -626,7 +632,7 @@ static struct mx_gexpr *branches(struct mx_schema *s, const json_t *x, const cha
         /* A branch alone stays a reference, which may recurse. */
         const json_t *branch = json_array_get(list, i);
         const json_t *both = only_notes(base) ? branch : mx_schema_both(s, base, branch, &one);
-        mx_gxlist_put(s->b, &alts, both ? value(s, both, &one) : NULL);
+        mx_gxlist_put(s->b, &alts, both ? mx_schema_value(s, both, &one) : NULL);
         if (!both)
             return NULL;
     }
@@ -683,11 +689,12 @@ static struct mx_gexpr *reference(struct mx_schema *s, const json_t *target,
     bool make;
     int rule = rule_of(s, target, &make);
     if (make && rule >= 0)
-        mx_grule_set(s->b, rule, value(s, target, w));
+        mx_grule_set(s->b, rule, mx_schema_value(s, target, w));
     return s->b->failed ? NULL : mx_gx_ref(s->b, rule);
 }
 
-static struct mx_gexpr *value(struct mx_schema *s, const json_t *schema, const struct mx_swhere *w)
+struct mx_gexpr *mx_schema_value(struct mx_schema *s, const json_t *schema,
+                                 const struct mx_swhere *w)
 {
     if (s->depth >= MX_SCHEMA_DEPTH)
         return mx_schema_fail(s, w, MTPLX_ERR_LIMIT, "the schema nests more than %d levels deep",
@@ -708,12 +715,83 @@ static struct mx_gexpr *value(struct mx_schema *s, const json_t *schema, const s
     return x;
 }
 
+/* ---- Parameters of tools ---- */
+
+const char *mx_schema_format(const char *name)
+{
+    bool known;
+    return name ? format_of(name, &known) : NULL;
+}
+
+bool mx_schema_keywords(const json_t *x)
+{
+    return types_of_keywords(x) != 0;
+}
+
+bool mx_schema_may_be_string(struct mx_schema *s, const json_t *x, const struct mx_swhere *w)
+{
+    static const char *const keys[] = {"anyOf", "oneOf"};
+    for (int k = 0; k < 2; k++) {
+        const json_t *list = json_object_get(x, keys[k]);
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            const json_t *one = mx_schema_flat(s, json_array_get(list, i), w);
+            if (!one || !mx_schema_step(s, w))
+                return false;
+            if (json_is_true(one))
+                return true;
+            int types = json_is_object(one) ? mx_schema_types(s, one, w) : MX_T_NULL;
+            if (types == 0 || types & MX_T_STRING)
+                return true;
+        }
+    }
+    return false;
+}
+
+struct mx_gexpr *mx_schema_members(struct mx_schema *s, const json_t *x, const struct mx_swhere *w,
+                                   mx_member_fn *member, void *arg)
+{
+    struct mx_gbuild *b = s->b;
+    struct object o = {0};
+    if (!check_keywords(s, x, w) || !read_object(s, x, &o, w) || !check_counts(s, x, &o, w))
+        return NULL;
+    struct mx_swhere props = below(w, "properties");
+    /* From the last to the first, each with the rule of those behind it. */
+    struct mx_gexpr *rest = mx_gx_empty(b);
+    if (o.rest) {
+        const char **names = mx_galloc(b, ((size_t)o.n + 1) * sizeof *names);
+        for (int i = 0; names && i < o.n; i++)
+            names[i] = o.v[i].name;
+        rest = mx_gx_rep(b, member(arg, NULL, names, o.n, o.rest, w), 0, -1);
+    }
+    for (int i = o.n - 1; i >= 0 && !b->failed; i--) {
+        struct mx_swhere at = below(&props, o.v[i].name);
+        int rule = mx_grule_new(b);
+        struct mx_gexpr *one = member(arg, o.v[i].name, NULL, 0, o.v[i].schema, &at);
+        mx_grule_set(b, rule, MX_GX_SEQ(b, o.v[i].required ? one : mx_gx_opt(b, one), rest));
+        rest = mx_gx_ref(b, rule);
+    }
+    return b->failed ? NULL : rest;
+}
+
+bool mx_schema_open(struct mx_schema *s, struct mx_gbuild *b, const json_t *root, const char *where)
+{
+    *s = (struct mx_schema){.b = b, .root = root, .root_where = where, .made = json_array()};
+    if (!s->made)
+        mx_gfail(b, MTPLX_ERR_MEMORY, "out of memory for a schema");
+    return s->made != NULL;
+}
+
+void mx_schema_close(struct mx_schema *s)
+{
+    json_decref(s->made);
+}
+
 struct mx_gexpr *mx_gschema(struct mx_gbuild *b, const json_t *schema, const char *where)
 {
-    struct mx_schema s = {.b = b, .root = schema, .root_where = where, .made = json_array()};
-    if (!s.made)
-        return mx_gfail(b, MTPLX_ERR_MEMORY, "out of memory for a schema");
+    struct mx_schema s;
+    if (!mx_schema_open(&s, b, schema, where))
+        return NULL;
     struct mx_gexpr *x = reference(&s, schema, NULL);
-    json_decref(s.made);
+    mx_schema_close(&s);
     return x;
 }

@@ -31,6 +31,26 @@ struct mx_schema {
     int depth, steps;
 };
 
+bool mx_schema_open(struct mx_schema *s, struct mx_gbuild *b, const json_t *root,
+                    const char *where);
+void mx_schema_close(struct mx_schema *s);
+/* An expression for the values of a schema. */
+struct mx_gexpr *mx_schema_value(struct mx_schema *s, const json_t *schema,
+                                 const struct mx_swhere *w);
+/* The expression of a format that is generated; NULL: none (also for name NULL). */
+const char *mx_schema_format(const char *name);
+/* True when a schema without type has keywords that imply types. */
+bool mx_schema_keywords(const json_t *x);
+/* True when a branch of a flat schema's anyOf or oneOf allows strings. */
+bool mx_schema_may_be_string(struct mx_schema *s, const json_t *x, const struct mx_swhere *w);
+/* One member of an object in another syntax than JSON; name NULL: any that is not in others[0..n).
+ */
+typedef struct mx_gexpr *mx_member_fn(void *arg, const char *name, const char *const *others, int n,
+                                      const json_t *schema, const struct mx_swhere *w);
+/* The members of a flat object schema, in order, with nothing between them. */
+struct mx_gexpr *mx_schema_members(struct mx_schema *s, const json_t *x, const struct mx_swhere *w,
+                                   mx_member_fn *member, void *arg);
+
 /* Fails the build with `place: sentence`; returns NULL. */
 void *mx_schema_fail(struct mx_schema *s, const struct mx_swhere *w, mtplx_status status,
                      const char *fmt, ...) __attribute__((format(printf, 4, 5)));
