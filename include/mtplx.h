@@ -342,9 +342,9 @@ typedef struct mtplx_gen_options {
     int logprobs;
     bool prompt_logprobs; /* also of the prompt tokens of this generation; slower prefill */
     /* Tokens that the answer may consist of, held against p and q alike; NULL: all. It stops only
-     * where the text may end, goes before any bias, and when it leaves a single token that is
-     * drafted without the MTP head (unless depth is 0 without context_copy). Shared: the generation
-     * keeps a reference. */
+     * where the text may end, goes before any bias, and where it lets the text go on in one way
+     * only, that is drafted without the MTP head (unless depth is 0 without context_copy). Shared:
+     * the generation keeps a reference. */
     struct mtplx_grammar *grammar;
     const volatile int *cancel; /* polled between chunks and cycles; non-zero ends with CANCELLED */
 } mtplx_gen_options;
@@ -371,7 +371,7 @@ typedef struct mtplx_gen_stats {
     /* Cycles by number of drafts, copied ones included. */
     uint64_t depths[MTPLX_MAX_DEPTH + 1];
     uint64_t probes; /* cycles whose depth was chosen to learn */
-    /* Copied drafts, and those that a grammar left no choice about: cycles that had some, tokens
+    /* Copied drafts, and those along the one way that a grammar left: cycles that had some, tokens
      * tested and accepted. Not in drafted, accepted. */
     uint64_t copy_cycles, copy_tested, copy_accepted;
     /* Cycles that the policy had predicted the time of: predicted and measured, summed. */

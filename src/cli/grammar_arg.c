@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/reasoning.h"
+#include "text/reasoning.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +30,10 @@ static void ignore(void *arg, enum mx_answer_part part, const char *text, size_t
 static const char *reasoning_end(const char *prompt, size_t len)
 {
     struct mx_reasoning r;
-    mx_reasoning_init(&r, prompt, len, ignore, NULL);
-    bool inside = r.state == MX_REASONING_BEGIN;
+    mx_reasoning_init(&r, MX_REASONING_THINK, prompt, len, ignore, NULL);
+    bool inside = mx_reasoning_inside(&r);
     mx_reasoning_free(&r);
-    return inside ? "</think>" : NULL;
+    return inside ? mx_reasoning_end(MX_REASONING_THINK) : NULL;
 }
 
 static mtplx_grammar *from_file(mtplx_model *m, mtplx_grammar_kind kind, const char *path,

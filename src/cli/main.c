@@ -48,6 +48,11 @@ static int run_command(const struct mx_cli_command *c, int argc, char **argv,
         mx_cli_help_command(c, out);
         return MX_EXIT_OK;
     }
+    if (args.n_words > 0 && c->max_words == 0) {
+        mx_cli_complain(c->name, "takes flags only, not '%.40s' (see mtplx help %s)", args.words[0],
+                        c->name);
+        return MX_EXIT_USAGE;
+    }
     if (args.n_words < c->min_words || (c->max_words >= 0 && args.n_words > c->max_words)) {
         mx_cli_complain(c->name, "expected %s%s, got %d argument%s (see mtplx help %s)",
                         c->max_words == 1 ? "one operand: " : "these operands: ", c->operands,

@@ -3,6 +3,7 @@
 
 #include "cli/model_arg.h"
 #include "serve/auth.h"
+#include "serve/guard.h"
 #include "serve/turn.h"
 
 #include <errno.h>
@@ -207,7 +208,15 @@ static mtplx_status read_server(const struct reader *r)
     };
     mtplx_status st = read_size(r, SERVE_MAX_BODY, &max_body);
     o->max_body = (size_t)max_body;
-    return st == MTPLX_OK ? read_keys(r) : st;
+    if (st == MTPLX_OK)
+        st = read_keys(r);
+    /* The server checks this too; here it costs no load. */
+    if (st == MTPLX_OK && o->n_api_keys == 0 && !mx_host_is_loopback(o->host))
+        st = mx_error(r->err, MTPLX_ERR_ARGUMENT,
+                      "--host %.100s would let anyone on the network in: set --api-key-file FILE, "
+                      "--api-key or MTPLX_API_KEY, or listen on 127.0.0.1",
+                      o->host);
+    return st;
 }
 
 /* The place of a word in a list, which is that of its enum. */

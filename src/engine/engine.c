@@ -65,11 +65,11 @@ static mtplx_status configure(struct mx_engine *e, const struct mx_engine_option
                                               .prefill_chunk = o->prefill_chunk ? o->prefill_chunk
                                                                                 : (int)e->max_rows};
     e->settings.max_queue = o->max_queue ? o->max_queue : 8 * e->settings.max_active;
-    e->max_queue_owner = o->max_queue_owner ? o->max_queue_owner : e->settings.max_queue;
+    e->max_queue_owner = o->max_queue_owner;
     e->reuse = o->reuse == 0 ? 4 : o->reuse < 0 ? 0 : o->reuse;
     if (e->reuse > MX_MAX_ACTIVE)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "reuse %d is above %d", e->reuse, MX_MAX_ACTIVE);
-    if (e->max_queue_owner < 1)
+    if (e->max_queue_owner < 0)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "max_queue_owner must not be negative");
     e->memory_limit = o->memory_limit ? o->memory_limit
                                       : mx_memory_budget(mx_memory_usable(), info->weight_bytes);
@@ -257,16 +257,25 @@ static struct mx_job *make_job(const struct mx_job_options *o, mtplx_error *err)
     return j;
 }
 
+/* Jobs that will not wait for long: the owner thread has not come to admit them. */
+static int free_places(const struct mx_engine *e)
+{
+    int most = e->settings.mode == MX_ENGINE_SERIAL ? 1 : e->settings.max_active;
+    return e->n_answers < most ? most - e->n_answers : 0;
+}
+
 /* Whether there is a place in the queues. The lock is held. */
 static mtplx_status check_room(struct mx_engine *e, const struct mx_job *j, mtplx_error *err)
 {
+    int soon = free_places(e);
     if (e->draining)
         return mx_error(err, MTPLX_ERR_CANCELLED, "the engine is shutting down");
-    if (e->queue.waiting >= e->settings.max_queue)
+    if (e->queue.waiting - soon >= e->settings.max_queue)
         return mx_error(err, MTPLX_ERR_LIMIT, "the queue is full with %d waiting requests",
                         e->queue.waiting);
     int own = mx_queue_waiting(&e->queue, j->opt.owner);
-    if (own >= e->max_queue_owner)
+    int most = e->max_queue_owner ? e->max_queue_owner : e->settings.max_queue;
+    if (own - soon >= most)
         return mx_error(err, MTPLX_ERR_LIMIT, "%d requests of this client are waiting already",
                         own);
     return MTPLX_OK;
@@ -278,7 +287,7 @@ static uint64_t enqueue(struct mx_engine *e, struct mx_job *j, mtplx_error *err)
     uint64_t id = 0;
     pthread_mutex_lock(&e->lock);
     if (check_room(e, j, err) != MTPLX_OK) {
-        e->counters.refused_queue++;
+        e->counters.refused_queue += !e->draining;
     } else if (mx_queue_push(&e->queue, &j->item, j->opt.owner, j->opt.priority, err) == MTPLX_OK) {
         id = j->id = e->next_id++;
         fill_view(j);

@@ -53,7 +53,8 @@ struct mx_engine_options {
     mtplx_model *model; /* outlives the engine */
     enum mx_engine_mode mode;
     int max_active;      /* answers decoded together, 1..MX_MAX_ACTIVE; 0: 8 */
-    int max_queue;       /* jobs waiting in all; 0: 8 * max_active */
+    int max_queue;       /* jobs waiting in all, beside those that free places take; 0: 8 *
+                            max_active */
     int max_queue_owner; /* jobs waiting for one owner; 0: the same */
     int prefill_chunk;   /* rows of a prefill pass while answers are being decoded; 0: the
                             model's max_rows */

@@ -91,7 +91,8 @@ struct mx_kept {
 struct mx_engine {
     mtplx_model *model;
     uint64_t memory_limit;
-    int max_queue_owner, reuse;
+    int max_queue_owner; /* 0: max_queue */
+    int reuse;           /* 0: none */
     size_t max_rows, context;
 
     pthread_t thread;
@@ -104,6 +105,7 @@ struct mx_engine {
     struct mx_queue queue;
     struct mx_job *jobs, **jobs_end; /* in order of submission */
     int n_jobs;
+    int n_answers; /* places that active jobs take */
     uint64_t next_id, next_kept;
     bool draining, stopping, quit; /* no new jobs; end all jobs; end the thread */
     bool poked;
@@ -116,7 +118,7 @@ struct mx_engine {
     /* The owner thread's. */
     struct mx_engine_settings now; /* settings of this turn */
     struct mx_job *active[MX_MAX_ACTIVE];
-    int n_active, n_answers;        /* jobs, and places that they take */
+    int n_active;
     uint64_t turn;                  /* prefill passes */
     bool embed_next;                /* whose pass is next where prompts and embeddings wait */
     struct mx_engine_counters mine; /* since the last publication */

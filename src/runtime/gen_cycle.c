@@ -26,15 +26,18 @@ static int find_copy(mtplx_gen *g, int n, int most, int32_t *out)
     return mx_gen_cut(g, out, found);
 }
 
-/* Offers a run of tokens that the grammar leaves no choice about: the shape of a copy, accepted for
- * sure. Not to plain decoding. Policies that do not weigh it take it where it is worth more than
- * their own drafts. */
+/* Acceptance expected of a token along the one way on: it may be cut differently. */
+#define FORCED_P 0.95
+
+/* Offers the one way in which a grammar lets the text go on, in the shape of a copy; not to plain
+ * decoding. Policies that do not weigh it take it where it is as long as their own drafts may be.
+ */
 static bool offer_forced(mtplx_gen *g, int32_t *out)
 {
     bool drafts = g->opt.depth > 0 || g->index;
     int n = drafts && g->matcher ? mx_gen_forced(g, out, most_drafts(g, MTPLX_MAX_DEPTH)) : 0;
     g->ask.copy = n;
-    g->ask.copy_p = 1;
+    g->ask.copy_p = FORCED_P;
     g->ask.sure = n >= g->opt.depth;
     return n > 0;
 }

@@ -58,7 +58,7 @@ struct mtplx_gen {
     int made;                     /* MTP drafts among the drafted: the first ones */
     int tested, accepted;         /* drafts looked at, and accepted */
     int match;                    /* length of the match that was copied from */
-    bool forced;                  /* the offered copy is what the grammar leaves no choice about */
+    bool forced;                  /* the offered copy is the one way on that the grammar leaves */
     int32_t rows[MX_MAX_PENDING]; /* pending, d1 .. dk */
 
     mtplx_gen_stats stats;
@@ -118,7 +118,7 @@ void mx_gen_untry(mtplx_gen *g, int keep);
 /* How many of these drafts the grammar allows behind those tried: all without one. */
 int mx_gen_cut(mtplx_gen *g, const int32_t *tokens, int n);
 
-/* Up to `most` tokens that the grammar leaves no choice about. */
+/* Up to `most` tokens along the one way in which the text can go on; 0 when there are several. */
 int mx_gen_forced(mtplx_gen *g, int32_t *out, int most);
 
 /* ---- gen_prefill.c, gen_cycle.c ----------------------------------------------------------- */

@@ -25,6 +25,7 @@ static bool prepare(struct mx_app *app, struct mx_exchange *x, bool counting,
                     struct mx_api_error *e)
 {
     const struct mx_app_settings settings = mx_app_get_settings(app);
+    mx_exchange_set_header(x, "request-id", mx_exchange_request_id(x)); /* the API's own name */
     if (!mx_openai_read(app, x, common, e))
         return false;
     r->turn = common->turn;

@@ -283,19 +283,20 @@ static bool read_message(struct reader *rd, const json_t *m, size_t i)
     if (!mx_field_need(&f, "role") || !mx_field_choice(&f, "role", "user assistant system", &which))
         return false;
     const json_t *content = json_object_get(m, "content");
-    if (json_is_array(content))
+    if (json_array_size(content) > 0)
         return read_blocks(rd, content, path, roles[which]);
-    if (!json_is_string(content))
+    if (!json_is_string(content) && !json_is_array(content))
         return mx_api_fail(rd->e, 400, path, "%s.content must be a string or an array of blocks",
                            path);
     mx_chat_build_role(&rd->build, roles[which]);
-    mx_chat_build_text(&rd->build, json_string_value(content), json_string_length(content));
+    const char *text = json_is_string(content) ? json_string_value(content) : "";
+    mx_chat_build_text(&rd->build, text, strlen(text));
     return true;
 }
 
 /* ---- System and messages ------------------------------------------------------------------ */
 
-/* One system message; its blocks stand apart as paragraphs do. */
+/* One system message of all blocks. */
 static bool read_system(struct reader *rd, const json_t *body)
 {
     const json_t *system = json_object_get(body, "system");
@@ -322,26 +323,30 @@ static bool read_system(struct reader *rd, const json_t *body)
             return fail_at(rd->e, path, "only text blocks can stand in the system prompt");
         if (!need_string(&block, "text", SIZE_MAX, &text))
             return false;
-        if (i > 0)
-            mx_chat_build_text(&rd->build, "\n", 1);
         mx_chat_build_text(&rd->build, text, strlen(text));
     }
     return true;
 }
 
-/* An assistant message at the end is a beginning that the model goes on with. */
+/* An assistant message at the end is a beginning that the model goes on with; one without text is
+ * none. */
 static bool read_ending(struct mx_messages_request *r, struct mx_api_error *e)
 {
-    const json_t *last = json_array_get(r->messages, json_array_size(r->messages) - 1);
+    size_t n = json_array_size(r->messages);
+    const json_t *last = json_array_get(r->messages, n - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
+    const char *text = json_string_value(json_object_get(last, "content"));
     if (!role || !is(role, "assistant"))
         return true;
     if (json_object_get(last, "tool_calls"))
         return mx_api_fail(e, 400, "messages",
                            "messages end with a tool_use block; its tool_result must follow in a "
                            "user message");
-    r->turn.continue_final = true;
-    return true;
+    r->turn.continue_final = text[strspn(text, " \t\r\n")] != '\0';
+    if (r->turn.continue_final)
+        return true;
+    json_array_remove(r->messages, n - 1);
+    return n > 1 || mx_api_fail(e, 400, "messages", "messages hold no user message to answer");
 }
 
 static bool read_messages(const json_t *body, struct mx_messages_request *r, struct mx_api_error *e)

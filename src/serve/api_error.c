@@ -9,10 +9,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Cuts a text that snprintf() had to shorten back to whole characters. */
-static void trim_utf8(char *s)
+/* Cuts a text that snprintf() had to shorten back to whole characters, and makes what a client sent
+ * and a message quotes valid. */
+static void make_utf8(char *s)
 {
-    s[mx_utf8_complete_prefix(s, strlen(s))] = '\0';
+    size_t n = mx_utf8_complete_prefix(s, strlen(s));
+    s[n] = '\0';
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        int used = mx_utf8_decode(s + i, n - i, &cp);
+        if (used <= 0)
+            s[i] = '?';
+        i += used > 0 ? (size_t)used : 1;
+    }
 }
 
 bool mx_api_fail(struct mx_api_error *e, int status, const char *param, const char *fmt, ...)
@@ -23,8 +32,8 @@ bool mx_api_fail(struct mx_api_error *e, int status, const char *param, const ch
     va_start(ap, fmt);
     vsnprintf(e->message, sizeof e->message, fmt, ap);
     va_end(ap);
-    trim_utf8(e->param);
-    trim_utf8(e->message);
+    make_utf8(e->param);
+    make_utf8(e->message);
     return false;
 }
 

@@ -73,6 +73,8 @@ static void join(struct mx_strbuf *b, const char *s, size_t n)
 
 void mx_chat_build_text(struct mx_chat_build *b, const char *s, size_t n)
 {
+    if (b->role == MX_CHAT_SYSTEM && b->text.len > 0 && n > 0)
+        join(&b->text, "\n", 1); /* system texts are apart as paragraphs are */
     join(&b->text, s, n);
     b->touched = true;
 }

@@ -2,8 +2,9 @@
  * items of a list.
  *
  * Pieces of one role that follow one another become one message, since chat templates open a turn
- * for every message: texts are joined with line ends, reasoning and calls go to the assistant
- * message they stand in. The cost is linear in the pieces, whatever their order. */
+ * for every message: texts are joined with line ends, those of the system with empty lines;
+ * reasoning and calls go to the assistant message they stand in. The cost is linear in the pieces,
+ * whatever their order. */
 #ifndef MX_SERVE_CHAT_BUILD_H
 #define MX_SERVE_CHAT_BUILD_H
 

@@ -23,7 +23,7 @@ static bool prepare(struct mx_app *app, struct mx_exchange *x, struct mx_openai_
         return false;
     r->turn = common->turn;
     r->turn.choices = 1;
-    r->turn.gen.max_tokens = 0;
+    r->turn.gen.max_tokens = common->max_tokens > 0 ? (int)common->max_tokens : 0;
     r->stats = common->stats;
     r->model = common->model;
     r->responses = app->responses;

@@ -28,7 +28,8 @@ static bool read_sampling(const struct mx_fields *f, struct mx_responses_request
         return false;
     if (top_p >= 0)
         s->top_p = top_p > 1e-6 ? top_p : 1e-6; /* 0: the likeliest token alone, not "off" */
-    r->turn.gen.max_tokens = max > INT_MAX ? INT_MAX : (int)max;
+    if (max > 0)
+        r->turn.gen.max_tokens = max > INT_MAX ? INT_MAX : (int)max;
     r->top_logprobs = (int)top;
     return true;
 }

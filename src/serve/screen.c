@@ -49,7 +49,7 @@ static bool check_host(const struct mx_screen *s, struct mx_exchange *x)
     mx_api_fail(&e, 403, NULL,
                 "this server does not answer under the name \"%.100s\" (mtplx serve "
                 "--allowed-host adds a name)",
-                mx_utf8_valid(host, strlen(host)) ? host : "?");
+                host);
     return refuse(x, &e);
 }
 
@@ -75,7 +75,7 @@ static bool check_origin(const struct mx_screen *s, struct mx_exchange *x)
     mx_api_fail(&e, 403, NULL,
                 "pages of \"%.100s\" may not use this server (mtplx serve --cors-origin adds an "
                 "origin)",
-                mx_utf8_valid(origin, strlen(origin)) ? origin : "?");
+                origin);
     return refuse(x, &e);
 }
 

@@ -13,7 +13,7 @@ check '--help is the overview' succeeds 'Commands:'
 run help
 check 'help is the overview' succeeds 'Commands:'
 
-for command in ask inspect bench 'forge quantize'; do
+for command in ask serve stop inspect bench 'forge quantize'; do
     # shellcheck disable=SC2086 # two-word commands
     run help $command
     by_topic=$out
@@ -41,7 +41,7 @@ check 'run is another name of ask' succeeds 'Usage: mtplx ask'
 check 'every flag of ask is in its help' grep -q -e '--repetition-penalty' "$work/a"
 check 'help names the environment variable' grep -q 'MTPLX_TEMPERATURE' "$work/a"
 wide=0
-for topic in '' ask inspect bench 'forge quantize' forge flags environment commands; do
+for topic in '' ask serve stop inspect bench 'forge quantize' forge flags environment commands; do
     # shellcheck disable=SC2086
     "$MTPLX" help $topic | awk 'length($0) > 79 { bad = 1 } END { exit bad }' || wide=1
 done

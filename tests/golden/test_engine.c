@@ -1,5 +1,6 @@
-/* The engine on the trained model: answers are those of the job run alone, whatever the company,
- * the mode and the order; turns are fair; every end comes exactly once. */
+/* The engine on the trained model (with sanitizers on a small fixture): answers are those of the
+ * job run alone, whatever the company, the mode and the order; turns are fair; every end comes
+ * exactly once. */
 #include "golden.h"
 
 #include "device/device.h"
@@ -12,7 +13,8 @@ static mtplx_model *model;
 static int setup(void **state)
 {
     (void)state;
-    model = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 2});
+    const char *path = SLOW_BUILD ? "tests/golden/qwen3_5_text" : "models/nano";
+    model = load_or_fail(src_path(path), &(mtplx_load_options){.threads = 2});
     return 0;
 }
 
@@ -387,6 +389,33 @@ static void test_full_queues(void **state)
         free(it[i].prompt);
 }
 
+/* A burst into an idle engine is not refused for want of a turn of the owner thread. */
+static void test_burst(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    struct item it[N + 1];
+    mtplx_error err = {0};
+    struct mx_engine *e = rig_engine(&(struct mx_engine_options){
+        .model = model, .mode = MX_ENGINE_MTP_BATCH, .max_active = 4, .max_queue = 1});
+    for (int i = 0; i <= N; i++) {
+        item_init(&it[i], 5, 6, 4);
+        it[i].o.sink = &rig_sink;
+        it[i].o.arg = &it[i].probe;
+        atomic_store(&it[i].probe.blocked, true);
+        if (i < N)
+            item_submit(e, &it[i]);
+    }
+    assert_int_equal(mx_engine_submit(e, &it[N].o, &err), 0);
+    assert_int_equal(err.status, MTPLX_ERR_LIMIT);
+    for (int i = 0; i < N; i++)
+        let_go(e, &it[i]);
+    assert_true(mx_engine_drain(e, UINT64_MAX));
+    mx_engine_free(e);
+    for (int i = 0; i <= N; i++)
+        free(it[i].prompt);
+}
+
 static void test_shutdown(void **state)
 {
     (void)state;
@@ -467,11 +496,12 @@ static void test_bad_jobs(void **state)
     (void)state;
     struct mx_engine *e = engine(2);
     mtplx_error err;
-    int32_t ids[2] = {1, 1000000000}, *big = calloc(8192, sizeof *big);
+    size_t context = (size_t)mtplx_model_get_info(model)->context_length;
+    int32_t ids[2] = {1, 1000000000}, *big = calloc(context, sizeof *big);
     const struct mx_job_options bad[] = {
         {.prompt = ids, .n_prompt = 0},
         {.prompt = ids, .n_prompt = 2},
-        {.prompt = big, .n_prompt = 8192},
+        {.prompt = big, .n_prompt = context},
         {.prompt = ids, .n_prompt = 1, .choices = 17},
         {.prompt = ids, .n_prompt = 1, .choices = -1},
         {.prompt = ids, .n_prompt = 1, .priority = 2},
@@ -924,17 +954,17 @@ static void test_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company),           cmocka_unit_test(test_first_token),
-        cmocka_unit_test(test_owners_in_turns),   cmocka_unit_test(test_blocked_readers),
-        cmocka_unit_test(test_deadlines),         cmocka_unit_test(test_full_queues),
-        cmocka_unit_test(test_shutdown),          cmocka_unit_test(test_drain_timeout),
-        cmocka_unit_test(test_cancel_in_prefill), cmocka_unit_test(test_sink_ends),
-        cmocka_unit_test(test_bad_jobs),          cmocka_unit_test(test_memory_refusal),
-        cmocka_unit_test(test_memory_waits),      cmocka_unit_test(test_memory_growth),
-        cmocka_unit_test(test_choices),           cmocka_unit_test(test_reuse),
-        cmocka_unit_test(test_reuse_bounds),      cmocka_unit_test(test_embeddings),
-        cmocka_unit_test(test_failures),          cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_company),         cmocka_unit_test(test_first_token),
+        cmocka_unit_test(test_owners_in_turns), cmocka_unit_test(test_blocked_readers),
+        cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_full_queues),
+        cmocka_unit_test(test_burst),           cmocka_unit_test(test_shutdown),
+        cmocka_unit_test(test_drain_timeout),   cmocka_unit_test(test_cancel_in_prefill),
+        cmocka_unit_test(test_sink_ends),       cmocka_unit_test(test_bad_jobs),
+        cmocka_unit_test(test_memory_refusal),  cmocka_unit_test(test_memory_waits),
+        cmocka_unit_test(test_memory_growth),   cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_reuse),           cmocka_unit_test(test_reuse_bounds),
+        cmocka_unit_test(test_embeddings),      cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_settings),        cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -296,7 +296,8 @@ static void test_joint_law_of_few_drafts(void **state)
 static void test_joint_law_under_a_grammar(void **state)
 {
     (void)state;
-    static const char *const rules[] = {"[a-zA-Z ]*\\.", "[0-9]+, [a-zA-Z ]*", "q[0-9]+"};
+    static const char *const rules[] = {"[a-zA-Z ]*\\.", "[0-9]+, [a-zA-Z ]*",
+                                        "qualification: [a-zA-Z ]*"};
     const mtplx_sampling hot = {
         .temperature = 1.6, .top_p = 1, .top_k = TOP, .repetition_penalty = 1};
     for (int i = 0; i < 6; i++) {

@@ -267,7 +267,7 @@ static void test_forced_tokens(void **state)
         if (!sampled)
             check_equal(&plain, &drafted);
         assert_true(drafted.stats.copy_accepted >= 3);
-        assert_int_equal(drafted.stats.copy_accepted, drafted.stats.copy_tested);
+        assert_true(drafted.stats.cycles < plain.stats.cycles || sampled);
         mtplx_grammar_free(o.grammar);
     }
     mtplx_model_free(m);

@@ -299,6 +299,35 @@ static void test_cancel(void **state)
     mx_strbuf_free(&b);
 }
 
+/* One key cannot read, go on with, or delete what another has made. */
+static void test_keys(void **state)
+{
+    static const char *const keys[] = {"key-of-a", "key-of-b"};
+    static const char a[] = "Content-Type: application/json\r\nAuthorization: Bearer key-of-a\r\n";
+    static const char b[] = "Content-Type: application/json\r\nAuthorization: Bearer key-of-b\r\n";
+    mtplx_error err = {0};
+    char path[128], next[256];
+    (void)state;
+    struct mx_server_options o = {.host = "127.0.0.1", .api_keys = keys, .n_api_keys = 2};
+    struct mx_server *s = mx_server_start(&rig.app, &o, &err);
+    assert_non_null(s);
+    int port = mx_server_port(s);
+    struct reply r = ask(port, "POST", RESPONSES, a, BASE FACT "}");
+    assert_int_equal(r.status, 200);
+    json_t *v = json_loadb(r.body, r.n, 0, NULL);
+    free(r.body);
+    snprintf(path, sizeof path, RESPONSES "/%s", text_at(v, "id"));
+    snprintf(next, sizeof next, BASE "\"previous_response_id\":\"%s\"," FACT "}", text_at(v, "id"));
+    assert_int_equal(ask_status(port, "GET", path, b, ""), 404);
+    assert_int_equal(ask_status(port, "DELETE", path, b, ""), 404);
+    assert_int_equal(ask_status(port, "POST", RESPONSES, b, next), 400);
+    assert_int_equal(ask_status(port, "GET", path, "", ""), 401);
+    assert_int_equal(ask_status(port, "GET", path, a, ""), 200);
+    assert_int_equal(ask_status(port, "POST", RESPONSES, a, next), 200);
+    json_decref(v);
+    mx_server_free(s);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -324,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_store),
         cmocka_unit_test(test_store_is_bounded),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_keys),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -28,6 +28,16 @@ static const struct translation {
     {"[{'role':'user','content':'a'},{'role':'user','content':'b'}]",
      "[{'role':'user','content':'a\\nb'}]"},
     {"[{'role':'user','content':''}]", "[{'role':'user','content':''}]"},
+    {"[{'role':'user','content':'a'},{'role':'assistant','content':[]},"
+     "{'role':'user','content':[]}]",
+     "[{'role':'user','content':'a'},{'role':'assistant','content':''},"
+     "{'role':'user','content':''}]"},
+    /* nothing has been begun */
+    {"[{'role':'user','content':'a'},{'role':'assistant','content':[]}]",
+     "[{'role':'user','content':'a'}]"},
+    {"[{'role':'user','content':'a'},{'role':'assistant','content':[{'type':'thinking',"
+     "'thinking':'h'},{'type':'text','text':' \\n'}]}]",
+     "[{'role':'user','content':'a'}]"},
     /* thinking, text and a call; then its result, and what the user says */
     {"[{'role':'user','content':'q'},{'role':'assistant','content':["
      "{'type':'thinking','thinking':'hm','signature':'x'},{'type':'text','text':'t'}," TOOL_USE
@@ -188,6 +198,7 @@ static const struct refusal {
     {"messages",
      "[{'role':'assistant','content':[{'type':'tool_use','id':'a','name':'f','input':{}}]}]",
      "tool_result must follow"},
+    {"messages", "[{'role':'assistant','content':' '}]", "no user message"},
     {"system", "7", "system"},
     {"system", "[{'type':'image'}]", "system[0]"},
     {"system", "[{'type':'text','text':[]}]", "system[0].text"},

@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-enum { CLIENTS = 4, ROUNDS = 5, PROMPT = 12, TOKENS = 6 };
+enum { CLIENTS = 4, ROUNDS = 8, PROMPT = 24, TOKENS = 12 };
 
 static mtplx_model *model;
 static struct mx_engine *engine;
@@ -60,7 +60,7 @@ static void one_job(int round, uint32_t *s)
 static void *client(void *arg)
 {
     uint32_t s = (uint32_t)(uintptr_t)arg + 1;
-    for (int i = 0; i < 2 * ROUNDS; i++)
+    for (int i = 0; i < 6 * ROUNDS; i++)
         one_job((int)(rig_noise(&s) % ROUNDS), &s);
     return NULL;
 }
@@ -91,7 +91,7 @@ static void load(void)
     mtplx_error err = {0};
     char path[512];
     const char *root = getenv("MTPLX_SRC");
-    snprintf(path, sizeof path, "%s/models/nano", root ? root : ".");
+    snprintf(path, sizeof path, "%s/tests/golden/qwen3_5_text", root ? root : ".");
     setenv("MTPLX_STATE_DIR", "off", 0);
     model = mtplx_model_load(path, &(mtplx_load_options){.threads = 2}, &err);
     if (!model)

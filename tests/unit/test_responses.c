@@ -26,7 +26,7 @@ static const struct translation {
      "[{'role':'system','content':'Be brief.'},{'role':'user','content':'hi'}]"},
     {"{'input':[{'role':'developer','content':'d'},{'role':'user','content':["
      "{'type':'input_text','text':'a'},{'type':'input_text','text':'b'}]}],'instructions':'i'}",
-     "[{'role':'system','content':'i\\nd'},{'role':'user','content':'a\\nb'}]"},
+     "[{'role':'system','content':'i\\n\\nd'},{'role':'user','content':'a\\nb'}]"},
     /* an answer of several items is one turn */
     {"{'input':[{'role':'user','content':'q'},"
      "{'type':'reasoning','id':'rs_1','summary':[],'content':[{'type':'reasoning_text',"

@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# `mtplx serve` and `mtplx stop`: start, keys, taken ports, draining, signals, records. Requests go
+# through bash's /dev/tcp.
+. tests/cli/_lib.sh
+
+export XDG_RUNTIME_DIR=$work/run
+mkdir "$work/run"
+server=
+
+# Whatever happens, no server outlives the test.
+trap '[ -n "$server" ] && kill -KILL "$server" 2>/dev/null; rm -rf "$work"' EXIT
+
+# start FLAG...: a server on a free port; $server is its process, $port its port.
+start() {
+    : >"$work/ready"
+    "$MTPLX" serve --port 0 --threads 1 "$@" >"$work/ready" 2>"$work/log" </dev/null &
+    server=$!
+    port=
+    for _ in $(seq 300); do
+        port=$(sed -n 's|^mtplx ready: https*://127.0.0.1:\([0-9]*\)/v1 .*|\1|p' "$work/ready")
+        [ -n "$port" ] && return 0
+        kill -0 "$server" 2>/dev/null || return 1
+        sleep 0.1
+    done
+    return 1
+}
+
+# ended: the server's exit status in $rc, once it has ended.
+ended() {
+    wait "$server" 2>/dev/null
+    rc=$?
+    server=
+    out=$(cat "$work/ready")
+    err=$(cat "$work/log")
+}
+
+# request METHOD PATH HEADERS BODY: the whole reply in $out.
+request() {
+    exec 3<>"/dev/tcp/127.0.0.1/$port" || return 1
+    printf '%s %s HTTP/1.0\r\nHost: localhost\r\n%bContent-Length: %s\r\n\r\n%s' \
+        "$1" "$2" "$3" "${#4}" "$4" >&3
+    out=$(cat <&3)
+    exec 3>&-
+}
+
+chat='{"messages":[{"role":"user","content":"Hello"}],"max_tokens":8}'
+long='{"prompt":"Once","max_tokens":4000,"stream":true,"ignore_eos":true,"temperature":0}'
+
+# ---- Wrong command lines -------------------------------------------------------------------------
+
+run serve --host 0.0.0.0
+check 'a public address needs a key' test "$rc" -eq 2
+check 'and the sentence says which flags' has "$err" '--api-key'
+run serve --no-auth --api-key k
+check '--no-auth excludes a key' fails_with 2 'exclude each other'
+run serve --memory-budget lots
+check 'a wrong size is named' fails_with 2 '--memory-budget takes a size'
+run serve --scheduler-mode fast
+check 'a wrong mode is named' fails_with 2 '--scheduler-mode'
+run serve --model "$work/none"
+check 'a missing model fails' test "$rc" -eq 2
+run serve word
+check 'serve takes no words' fails_with 2 "not 'word'"
+run serve --port 1 --host 192.0.2.1 --api-key k
+check 'an address that is not ours fails' test "$rc" -eq 1
+touch "$work/open.key"
+chmod 644 "$work/open.key"
+run serve --api-key-file "$work/open.key"
+check 'a key file that others can read is refused' fails_with 2 'chmod 600'
+
+# ---- A plain server ------------------------------------------------------------------------------
+
+check 'serve starts on a free port' start --request-log "$work/requests"
+check 'the steps are numbered' grep -q '^\[5/5\]' "$work/log"
+request GET /health '' ''
+check 'health answers' has "$out" '200 OK'
+check 'health names the process' has "$out" "\"pid\":$server"
+request POST /v1/chat/completions '' "$chat"
+check 'a chat completion is answered' has "$out" '"object":"chat.completion"'
+request POST /v1/chat/completions '' '{"messages":'
+check 'broken JSON is a 400' has "$out" '400 Bad Request'
+request GET /health 'Origin: https://evil.example\r\n' ''
+check 'a foreign page is refused' has "$out" '403 Forbidden'
+check 'the record is there for its owner only' \
+    test "$(stat -c %a "$work/run/mtplx/serve-$port.json")" = 600
+check 'the request log has four lines' test "$(wc -l <"$work/requests")" -eq 4
+check 'and no text of the prompt' test "$(grep -c Hello "$work/requests")" -eq 0
+
+run serve --port "$port"
+check 'a port that mtplx has is told with its process' \
+    test "$rc:$(grep -c "already running (pid $server)" "$work/err")" = 1:1
+
+run stop --port "$port"
+check 'stop ends the server' succeeds "stopped the server on port $port (pid $server, SIGTERM"
+ended
+check 'which exits with 0' test "$rc" -eq 0
+check 'and takes its record away' test ! -e "$work/run/mtplx/serve-$port.json"
+run stop --port "$port"
+check 'stop with nothing there exits with 1' fails_with 1 'no server is running there'
+run stop --port "$port" --json
+check 'stop --json says so too' test "$rc:$(printf %s "$out" | grep -c '"stopped":false')" = 1:1
+check 'in JSON' is_json
+
+# ---- Keys ----------------------------------------------------------------------------------------
+
+check 'serve makes a key file' start --api-key-file "$work/key" --quiet
+check 'for its owner only' test "$(stat -c %a "$work/key")" = 600
+check '--quiet leaves standard error alone' test ! -s "$work/log"
+key=$(cat "$work/key")
+check 'with a key of 54 characters' test "${#key}" -eq 54
+request GET /v1/models '' ''
+check 'no key, no answer' has "$out" '401 Unauthorized'
+request GET /v1/models "Authorization: Bearer $key\r\n" ''
+check 'the key opens' has "$out" '"object":"list"'
+request GET /v1/models "x-api-key: $key\r\n" ''
+check 'in either header' has "$out" '"object":"list"'
+kill -INT "$server" 2>/dev/null
+run stop --port "$port" --grace-seconds 20
+ended
+check 'a server with a key can be stopped too' test "$rc" -eq 0
+
+# ---- Draining ------------------------------------------------------------------------------------
+
+check 'serve starts again' start
+exec 4<>"/dev/tcp/127.0.0.1/$port"
+printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s\r\n\r\n%s' \
+    "${#long}" "$long" >&4
+IFS= read -r line <&4
+check 'a stream begins' has "$line" '200 OK'
+kill -TERM "$server"
+stream=$(cat <&4)
+exec 4>&-
+ended
+check 'SIGTERM lets it finish' has "$stream" 'data: [DONE]'
+check 'and the server exits with 0' test "$rc" -eq 0
+
+check 'and again' start --drain-seconds 600
+exec 4<>"/dev/tcp/127.0.0.1/$port"
+printf 'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %s\r\n\r\n%s' \
+    "${#long}" "$long" >&4
+IFS= read -r line <&4
+kill -TERM "$server"
+sleep 0.1
+kill -TERM "$server" 2>/dev/null
+ended
+exec 4>&-
+check 'a second signal ends it at once, still with 0' test "$rc" -eq 0
+
+# ---- A server that does not answer ---------------------------------------------------------------
+
+check 'serve starts a last time' start
+kill -STOP "$server"
+run stop --port "$port" --grace-seconds 0.2 --json
+check 'a hung server is found by its record and killed' succeeds '"signal":"SIGKILL"'
+ended
+check 'and is gone' test "$rc" -eq 137
+
+finish
