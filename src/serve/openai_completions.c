@@ -6,6 +6,7 @@
 #include "serve/metrics.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_TOKENS = 16, PROMPT_IDS_MAX = 1 << 24 };
@@ -15,6 +16,8 @@ static const char known[] = MX_OPENAI_COMMON
     "grammar";
 
 struct request {
+    struct mx_app *app;
+    struct mx_exchange *x; /* the reply holds it */
     struct mx_openai_params p;
     struct mx_completions_options o;
     const json_t *prompt; /* as it came */
@@ -118,61 +121,57 @@ static bool read_request(struct mx_app *app, struct mx_exchange *x, struct reque
 
 /* ---- Starting ----------------------------------------------------------------------------- */
 
-static bool start_turn(struct mx_app *app, struct mx_exchange *x, const struct request *q,
-                       struct mx_completions *reply, int turn, uint64_t *job,
-                       struct mx_api_error *e)
+static void free_request(void *arg)
 {
+    struct request *q = arg;
+    mx_openai_params_free(&q->p);
+    json_decref(q->schema);
+    free(q);
+}
+
+static bool is_list(const struct request *q)
+{
+    const json_t *first = json_array_get(q->prompt, 0);
+    return json_is_array(first) || json_is_string(first);
+}
+
+static uint64_t start_turn(void *arg, int turn, mx_turn_fn *event, void *event_arg,
+                           struct mx_api_error *e)
+{
+    const struct request *q = arg;
     struct mx_turn_request r = q->p.turn;
-    int first = turn * q->per_turn;
-    bool one = q->n_prompts == 1 && !json_is_array(json_array_get(q->prompt, 0)) &&
-               !json_is_string(json_array_get(q->prompt, 0));
-    const json_t *prompt =
-        one ? q->prompt : json_array_get(q->prompt, (size_t)(first / q->p.turn.choices));
+    int first = turn * q->per_turn, n = q->p.turn.choices;
+    const json_t *prompt = is_list(q) ? json_array_get(q->prompt, (size_t)(first / n)) : q->prompt;
     bool text = json_is_string(prompt);
     r.choices = q->per_turn;
-    r.gen.sampling.seed += (uint64_t)(first % q->p.turn.choices);
+    r.gen.sampling.seed += (uint64_t)(first % n);
     r.prompt = text ? json_string_value(prompt) : NULL;
     r.prompt_len = text ? json_string_length(prompt) : 0;
     r.prompt_ids = text ? NULL : prompt;
-    r.event = mx_completions_event;
-    r.arg = mx_completions_slot(reply, turn, first, text ? prompt : NULL);
-    *job = mx_turn_start(app, x, &r, e);
-    return *job != 0;
-}
-
-static void start_all(struct mx_app *app, struct mx_exchange *x, const struct request *q,
-                      struct mx_completions *reply)
-{
-    uint64_t jobs[MX_COMPLETIONS_MAX];
-    struct mx_api_error e = {0};
-    int n = 0;
-    while (n < q->o.turns && start_turn(app, x, q, reply, n, &jobs[n], &e))
-        n++;
-    if (n < q->o.turns) {
-        mx_completions_refuse(reply, &e);
-        for (int i = 0; i < n; i++)
-            mx_engine_cancel(app->engine, jobs[i]);
-    }
-    mx_completions_watch(reply, jobs, n);
-    mx_completions_release(reply, q->o.turns - n + 1);
+    r.event = event;
+    r.arg = event_arg;
+    return mx_turn_start(q->app, q->x, &r, e);
 }
 
 void mx_api_completions(struct mx_app *app, struct mx_exchange *x)
 {
-    struct request q = {0};
     struct mx_api_error e = {0};
+    struct request *q = calloc(1, sizeof *q);
     if (app->metrics)
         mx_metrics_unknown_fields(app->metrics, mx_fields_unknown(mx_exchange_body(x), known));
-    struct mx_completions *reply = NULL;
-    if (read_request(app, x, &q, &e)) {
-        reply = mx_completions_new(app, x, &q.p, &q.o);
-        if (!reply)
-            mx_api_fail(&e, 507, NULL, "Out of memory for a reply");
+    bool ok =
+        q ? read_request(app, x, q, &e) : mx_api_fail(&e, 507, NULL, "Out of memory for a request");
+    if (ok) {
+        q->app = app;
+        q->x = x;
+        q->o.start = start_turn;
+        q->o.free = free_request;
+        q->o.request = q;
+        if (mx_completions_run(app, x, &q->p, &q->o))
+            return; /* the request may be gone already */
+        mx_api_fail(&e, 507, NULL, "Out of memory for a reply");
     }
-    if (reply)
-        start_all(app, x, &q, reply);
-    else
-        mx_exchange_fail(x, &e);
-    mx_openai_params_free(&q.p);
-    json_decref(q.schema);
+    mx_exchange_fail(x, &e);
+    if (q)
+        free_request(q);
 }

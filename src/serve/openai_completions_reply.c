@@ -1,8 +1,9 @@
 /* The reply of completions.
  *
  * Invariants
- *   1. Turns of one request end in any order; the reply is sent by whoever leaves last, and answers
- *      stand at their index.
+ *   1. Turns of one request end in any order; the reply is sent when the last one has, and answers
+ *      stand at their index. A turn that ends starts the next. When one fails, no other is started,
+ *      and those that run are cancelled.
  *   2. An echoed prompt is shown with an answer's first event, and its log-probabilities with it:
  *      by then the prompt has been read.
  *   3. text_offset counts code points of the text of its answer, prompt included where echoed. */
@@ -30,10 +31,11 @@ struct answer {
     const char *reason;
 };
 
+/* A turn. */
 struct slot {
     struct mx_completions *r;
-    int first;
-    const json_t *prompt;
+    int first; /* its first answer */
+    uint64_t job;
 };
 
 struct mx_completions {
@@ -42,18 +44,20 @@ struct mx_completions {
     struct mx_completions_options o;
     bool stream, usage, stats;
     char id[48];
+    bool begun; /* the engine's thread only */
+
     pthread_mutex_t lock;
-    int owners;
-    bool begun, failed;
+    int next, running; /* first turn not started yet; turns that are, and the handler */
+    bool failed;
     struct mx_api_error error;
     size_t prompt, cached, completion;
     json_t *all_stats;
     struct mx_strbuf head, chunk;
     struct answer *answers;
     struct slot *slots;
-    uint64_t jobs[MX_COMPLETIONS_MAX];
-    int n_jobs;
 };
+
+enum { WINDOW = 8 };
 
 /* ---- Making and freeing ------------------------------------------------------------------- */
 
@@ -91,6 +95,8 @@ static void free_reply(struct mx_completions *r)
     mx_strbuf_free(&r->chunk);
     json_decref(r->all_stats);
     json_decref(r->error.details);
+    if (r->o.request)
+        r->o.free(r->o.request);
     free(r->answers);
     free(r->slots);
     pthread_mutex_destroy(&r->lock);
@@ -98,9 +104,9 @@ static void free_reply(struct mx_completions *r)
     free(r);
 }
 
-struct mx_completions *mx_completions_new(struct mx_app *app, struct mx_exchange *x,
-                                          const struct mx_openai_params *p,
-                                          const struct mx_completions_options *o)
+static struct mx_completions *new_reply(struct mx_app *app, struct mx_exchange *x,
+                                        const struct mx_openai_params *p,
+                                        const struct mx_completions_options *o)
 {
     struct mx_completions *r = calloc(1, sizeof *r);
     if (!r)
@@ -111,7 +117,7 @@ struct mx_completions *mx_completions_new(struct mx_app *app, struct mx_exchange
     r->stream = p->stream;
     r->usage = p->usage;
     r->stats = p->stats;
-    r->owners = o->turns + 1;
+    r->running = 1;
     pthread_mutex_init(&r->lock, NULL);
     r->all_stats = json_array();
     r->answers = calloc((size_t)o->answers, sizeof *r->answers);
@@ -122,6 +128,7 @@ struct mx_completions *mx_completions_new(struct mx_app *app, struct mx_exchange
     mx_strbuf_putc(&r->head, '{');
     mx_openai_head(&r->head, r->id, "text_completion", (int64_t)time(NULL), p->model);
     if (!r->all_stats || !r->answers || !r->slots || r->head.failed) {
+        r->o.request = NULL; /* stays the caller's */
         free_reply(r);
         return NULL;
     }
@@ -130,12 +137,6 @@ struct mx_completions *mx_completions_new(struct mx_app *app, struct mx_exchange
         init_lists(&r->answers[i].lists);
     }
     return r;
-}
-
-void *mx_completions_slot(struct mx_completions *r, int turn, int first, const json_t *prompt)
-{
-    r->slots[turn] = (struct slot){r, first, prompt};
-    return &r->slots[turn];
 }
 
 /* ---- Tokens ------------------------------------------------------------------------------- */
@@ -243,16 +244,11 @@ static void put_text(struct answer *a, const char *s, size_t n)
     a->shown += code_points(s, n);
 }
 
-static void echo_prompt(struct mx_completions *r, const struct slot *slot, struct answer *a,
-                        const struct mx_turn_event *ev)
+static void echo_prompt(struct mx_completions *r, struct answer *a, const struct mx_turn_event *ev)
 {
+    size_t n = 0;
     if (r->o.logprobs >= 0)
         put_prompt_tokens(r, a, ev);
-    if (slot->prompt) {
-        put_text(a, json_string_value(slot->prompt), json_string_length(slot->prompt));
-        return;
-    }
-    size_t n = 0;
     char *text = mtplx_decode(r->app->model, ev->prompt, ev->n_prompt, false, &n, NULL);
     if (text)
         put_text(a, text, n);
@@ -300,6 +296,16 @@ static void send_chunk(struct mx_completions *r, int i, const char *reason)
     clear_lists(&a->lists);
 }
 
+static void fail_with(struct mx_completions *r, const struct mx_api_error *e);
+
+static bool has_failed(struct mx_completions *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool failed = r->failed;
+    pthread_mutex_unlock(&r->lock);
+    return failed;
+}
+
 static void take_finish(struct mx_completions *r, const struct mx_turn_finish *f, bool first)
 {
     struct mx_api_error e;
@@ -310,20 +316,17 @@ static void take_finish(struct mx_completions *r, const struct mx_turn_finish *f
     r->completion += f->completion_tokens;
     if (r->stats)
         json_array_append_new(r->all_stats, mx_turn_stats(f));
-    if (!r->failed && mx_openai_failure(f, &e)) {
-        r->failed = true;
-        r->error = e;
-    }
+    if (mx_openai_failure(f, &e))
+        fail_with(r, &e);
 }
 
 /* Text and tokens of the event go to the answer, behind the echoed prompt. */
-static void keep_event(struct mx_completions *r, const struct slot *slot, struct answer *a,
-                       const struct mx_turn_event *ev)
+static void keep_event(struct mx_completions *r, struct answer *a, const struct mx_turn_event *ev)
 {
     bool echo = r->o.echo && !a->started;
     a->started = true;
     if (echo)
-        echo_prompt(r, slot, a, ev);
+        echo_prompt(r, a, ev);
     if (ev->kind != MX_TURN_TEXT)
         return;
     if (r->o.logprobs >= 0)
@@ -341,14 +344,14 @@ static void handle(struct mx_completions *r, const struct slot *slot,
         take_finish(r, ev->finish, i % r->o.n == 0);
         a->reason = mx_turn_reason_openai(ev->finish);
     }
-    if (r->failed)
+    if (has_failed(r))
         return;
     if (r->stream && !r->begun)
         mx_exchange_begin(r->x, 200, "text/event-stream");
     r->begun = r->stream;
     if (!text && !finish)
         return;
-    keep_event(r, slot, a, ev);
+    keep_event(r, a, ev);
     if (r->stream)
         send_chunk(r, i, finish ? a->reason : NULL);
 }
@@ -429,50 +432,93 @@ static void close_reply(struct mx_completions *r)
     free_reply(r);
 }
 
-/* Takes no lock: the exchange holds its own. */
-static void gone(void *arg, uint64_t unused)
+/* ---- Turns -------------------------------------------------------------------------------- */
+
+static void cancel_all(struct mx_completions *r)
 {
-    const struct mx_completions *r = arg;
-    (void)unused;
-    for (int i = 0; i < r->n_jobs; i++)
-        mx_engine_cancel(r->app->engine, r->jobs[i]);
+    for (int i = 0; i < r->o.turns; i++)
+        if (r->slots[i].job)
+            mx_engine_cancel(r->app->engine, r->slots[i].job);
 }
 
-void mx_completions_watch(struct mx_completions *r, const uint64_t *jobs, int n)
-{
-    memcpy(r->jobs, jobs, (size_t)n * sizeof *jobs);
-    r->n_jobs = n;
-    mx_exchange_on_gone(r->x, gone, r, 0);
-}
-
-void mx_completions_release(struct mx_completions *r, int n)
-{
-    pthread_mutex_lock(&r->lock);
-    r->owners -= n;
-    bool last = r->owners == 0;
-    pthread_mutex_unlock(&r->lock);
-    if (last)
-        close_reply(r);
-}
-
-void mx_completions_refuse(struct mx_completions *r, const struct mx_api_error *e)
+static void fail_with(struct mx_completions *r, const struct mx_api_error *e)
 {
     pthread_mutex_lock(&r->lock);
     if (!r->failed)
         r->error = *e;
     r->failed = true;
+    cancel_all(r);
     pthread_mutex_unlock(&r->lock);
 }
 
-void mx_completions_event(void *arg, const struct mx_turn_event *ev)
+static void on_gone(void *arg, uint64_t unused)
 {
-    const struct slot *slot = arg;
-    struct mx_completions *r = slot->r;
-    if (ev->kind == MX_TURN_CLOSE) {
-        mx_completions_release(r, 1);
+    struct mx_api_error e;
+    (void)unused;
+    mx_api_fail(&e, 499, NULL, "The request was cancelled");
+    fail_with(arg, &e);
+}
+
+/* One that runs has ended, or was never started. */
+static void leave(struct mx_completions *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool last = --r->running == 0;
+    pthread_mutex_unlock(&r->lock);
+    if (last)
+        close_reply(r);
+}
+
+static void on_event(void *arg, const struct mx_turn_event *ev);
+
+/* Starts the next turn, if there is one and the reply can still come. The caller runs itself. */
+static void start_next(struct mx_completions *r)
+{
+    struct mx_api_error e = {0};
+    pthread_mutex_lock(&r->lock);
+    bool more = r->next < r->o.turns && !r->failed;
+    struct slot *slot = &r->slots[r->next];
+    r->next += more;
+    r->running += more;
+    pthread_mutex_unlock(&r->lock);
+    if (!more)
+        return;
+    uint64_t job = r->o.start(r->o.request, (int)(slot - r->slots), on_event, slot, &e);
+    if (!job) {
+        fail_with(r, &e);
+        leave(r);
         return;
     }
     pthread_mutex_lock(&r->lock);
-    handle(r, slot, ev);
+    slot->job = job;
+    if (r->failed)
+        mx_engine_cancel(r->app->engine, job);
     pthread_mutex_unlock(&r->lock);
+    mx_exchange_on_gone(r->x, on_gone, r, 0); /* the turn has put its own there */
+}
+
+static void on_event(void *arg, const struct mx_turn_event *ev)
+{
+    const struct slot *slot = arg;
+    struct mx_completions *r = slot->r;
+    if (ev->kind != MX_TURN_CLOSE) {
+        handle(r, slot, ev);
+        return;
+    }
+    start_next(r);
+    leave(r);
+}
+
+bool mx_completions_run(struct mx_app *app, struct mx_exchange *x, const struct mx_openai_params *p,
+                        const struct mx_completions_options *o)
+{
+    struct mx_completions *r = new_reply(app, x, p, o);
+    if (!r)
+        return false;
+    for (int i = 0; i < o->turns; i++)
+        r->slots[i] = (struct slot){.r = r, .first = i * (o->answers / o->turns)};
+    for (int i = 0; i < WINDOW; i++)
+        start_next(r);
+    leave(r);
+    return true;
 }

@@ -356,6 +356,87 @@ static void test_regex(void **state)
     json_decref(v);
 }
 
+static void test_gbnf(void **state)
+{
+    (void)state;
+    json_t *v = chat(FACT ",\"response_format\":{\"type\":\"grammar\",\"grammar\":"
+                          "\"root ::= \\\"yes\\\" | \\\"no\\\"\"}");
+    const char *s = text_at(v, "choices.0.message.content");
+    assert_true(strcmp(s, "yes") == 0 || strcmp(s, "no") == 0);
+    json_decref(v);
+}
+
+/* A call although the question wants none; its arguments obey the tool's schema. */
+static void check_forced(const char *more)
+{
+    static const char tools[] =
+        "\"messages\":[{\"role\":\"user\",\"content\":\"Write a haiku\"}],\"max_tokens\":300,"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"set\",\"parameters\":{"
+        "\"type\":\"object\",\"properties\":{\"level\":{\"type\":\"integer\"},\"mode\":{\"enum\":"
+        "[\"slow\",\"fast\"]}},\"required\":[\"level\",\"mode\"],\"additionalProperties\":false}}},"
+        "{\"type\":\"function\",\"function\":{\"name\":\"other\"}}]";
+    char body[2048];
+    snprintf(body, sizeof body, "%s,%s", tools, more);
+    json_t *v = chat(body);
+    const char *name = text_at(v, "choices.0.message.tool_calls.0.function.name");
+    json_t *a =
+        json_loads(text_at(v, "choices.0.message.tool_calls.0.function.arguments"), 0, NULL);
+    assert_true(json_is_object(a));
+    assert_string_equal(text_at(v, "choices.0.finish_reason"), "tool_calls");
+    if (strcmp(name, "set") == 0) {
+        const char *mode = text_at(a, "mode");
+        assert_true(json_is_integer(at(a, "level")));
+        assert_true(strcmp(mode, "slow") == 0 || strcmp(mode, "fast") == 0);
+    } else {
+        assert_string_equal(name, "other");
+        assert_null(strstr(more, "\"set\""));
+    }
+    json_decref(a);
+    json_decref(v);
+}
+
+static void test_forced_calls(void **state)
+{
+    (void)state;
+    check_forced("\"tool_choice\":\"required\"");
+    check_forced("\"tool_choice\":\"required\",\"temperature\":1.5,\"seed\":3,"
+                 "\"parallel_tool_calls\":false");
+    check_forced("\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"set\"}}");
+    check_forced("\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"set\"}},"
+                 "\"enable_thinking\":true");
+    check_forced("\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":"
+                 "\"required\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+                 "\"set\"}}]}}");
+}
+
+/* A strict tool leaves the answer free: a question without need for it is answered in words. */
+static void test_strict_auto(void **state)
+{
+    static const char strict[] =
+        ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"strict\":true,"
+        "\"description\":\"Get the current weather of a city\",\"parameters\":{\"type\":\"object\","
+        "\"properties\":{\"city\":{\"type\":\"string\"}},\"required\":[\"city\"],"
+        "\"additionalProperties\":false}}}]";
+    char body[2048];
+    (void)state;
+    snprintf(body, sizeof body,
+             "\"messages\":[{\"role\":\"user\",\"content\":\"What is the weather in Lisbon in "
+             "celsius?\"}]%s",
+             strict);
+    json_t *v = chat(body);
+    json_t *a =
+        json_loads(text_at(v, "choices.0.message.tool_calls.0.function.arguments"), 0, NULL);
+    assert_string_equal(text_at(a, "city"), "Lisbon");
+    assert_int_equal(json_object_size(a), 1); /* the model would give a unit as well */
+    json_decref(a);
+    json_decref(v);
+    snprintf(body, sizeof body, FACT "%s", strict);
+    v = chat(body);
+    assert_string_equal(text_at(v, "choices.0.finish_reason"), "stop");
+    assert_null(at(v, "choices.0.message.tool_calls"));
+    json_decref(v);
+}
+
 /* ---- Prompts ------------------------------------------------------------------------------ */
 
 /* A message cannot open another turn: the text of special tokens is text, wherever it stands. */
@@ -576,6 +657,28 @@ static void test_several_prompts(void **state)
     json_decref(v);
 }
 
+/* More prompts than the queue takes: they go in a few at a time. */
+static void test_many_prompts(void **state)
+{
+    struct mx_strbuf b;
+    (void)state;
+    mx_strbuf_init(&b, 0);
+    mx_strbuf_puts(&b, "{\"max_tokens\":2,\"prompt\":[");
+    for (int i = 0; i < 100; i++)
+        mx_strbuf_printf(&b, "%s\"%d foxes\"", i ? "," : "", i % 3);
+    mx_strbuf_puts(&b, "]}");
+    json_t *v = complete(b.data);
+    assert_int_equal(json_array_size(at(v, "choices")), 100);
+    for (size_t i = 3; i < 100; i++) {
+        const json_t *one = json_array_get(at(v, "choices"), i);
+        const json_t *same = json_array_get(at(v, "choices"), i % 3);
+        assert_int_equal(int_at(one, "index"), i);
+        assert_string_equal(text_at(one, "text"), text_at(same, "text"));
+    }
+    json_decref(v);
+    mx_strbuf_free(&b);
+}
+
 static void check_scores(const json_t *v, size_t prompt, const char *text)
 {
     const json_t *tokens = at(v, "choices.0.logprobs.tokens");
@@ -689,17 +792,32 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),           cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_tools),           cmocka_unit_test(test_tools_none),
-        cmocka_unit_test(test_reasoning),       cmocka_unit_test(test_stop),
-        cmocka_unit_test(test_length),          cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_logprobs_parts),  cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_json_object),     cmocka_unit_test(test_schema),
-        cmocka_unit_test(test_schema_thinking), cmocka_unit_test(test_regex),
-        cmocka_unit_test(test_special_text),    cmocka_unit_test(test_session),
-        cmocka_unit_test(test_errors),          cmocka_unit_test(test_context),
-        cmocka_unit_test(test_abort),           cmocka_unit_test(test_completion),
-        cmocka_unit_test(test_several_prompts), cmocka_unit_test(test_scoring),
+        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_tools_none),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_length),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_logprobs_parts),
+        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_json_object),
+        cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_schema_thinking),
+        cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_gbnf),
+        cmocka_unit_test(test_forced_calls),
+        cmocka_unit_test(test_strict_auto),
+        cmocka_unit_test(test_special_text),
+        cmocka_unit_test(test_session),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_context),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_several_prompts),
+        cmocka_unit_test(test_many_prompts),
+        cmocka_unit_test(test_scoring),
         cmocka_unit_test(test_embeddings),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
