@@ -65,11 +65,11 @@ static mtplx_status configure(struct mx_engine *e, const struct mx_engine_option
                                               .prefill_chunk = o->prefill_chunk ? o->prefill_chunk
                                                                                 : (int)e->max_rows};
     e->settings.max_queue = o->max_queue ? o->max_queue : 8 * e->settings.max_active;
-    e->max_queue_owner = o->max_queue_owner ? o->max_queue_owner : e->settings.max_queue;
+    e->max_queue_owner = o->max_queue_owner;
     e->reuse = o->reuse == 0 ? 4 : o->reuse < 0 ? 0 : o->reuse;
     if (e->reuse > MX_MAX_ACTIVE)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "reuse %d is above %d", e->reuse, MX_MAX_ACTIVE);
-    if (e->max_queue_owner < 1)
+    if (e->max_queue_owner < 0)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "max_queue_owner must not be negative");
     e->memory_limit = o->memory_limit ? o->memory_limit
                                       : mx_memory_budget(mx_memory_usable(), info->weight_bytes);
@@ -274,7 +274,8 @@ static mtplx_status check_room(struct mx_engine *e, const struct mx_job *j, mtpl
         return mx_error(err, MTPLX_ERR_LIMIT, "the queue is full with %d waiting requests",
                         e->queue.waiting);
     int own = mx_queue_waiting(&e->queue, j->opt.owner);
-    if (own - soon >= e->max_queue_owner)
+    int most = e->max_queue_owner ? e->max_queue_owner : e->settings.max_queue;
+    if (own - soon >= most)
         return mx_error(err, MTPLX_ERR_LIMIT, "%d requests of this client are waiting already",
                         own);
     return MTPLX_OK;

@@ -91,7 +91,8 @@ struct mx_kept {
 struct mx_engine {
     mtplx_model *model;
     uint64_t memory_limit;
-    int max_queue_owner, reuse;
+    int max_queue_owner; /* 0: max_queue */
+    int reuse;           /* 0: none */
     size_t max_rows, context;
 
     pthread_t thread;

@@ -5,10 +5,10 @@
 #include "mtplx.h"
 #include "text/grammar.h"
 
-/* A handle of `g` (takes over the caller's reference; on failure it is dropped). `vocabulary`
+/* A handle of `rules` (takes over the caller's reference; on failure it is dropped). `vocabulary`
  * tables are built once per model, on first use, under the model's lock. Errors: UNSUPPORTED (no
  * tokenizer), MEMORY. */
-mtplx_grammar *mx_grammar_wrap(mtplx_model *m, struct mx_grammar *g, mtplx_error *err);
+mtplx_grammar *mx_grammar_wrap(mtplx_model *m, struct mx_grammar *rules, mtplx_error *err);
 
 /* A matcher at the start of an answer of that model, which keeps what it needs of the grammar.
  * Errors: ARGUMENT (a grammar of another model), MEMORY. */

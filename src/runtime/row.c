@@ -147,7 +147,7 @@ static void mask_word(uint64_t word, const float *from, float *to, int n)
             to[__builtin_ctzll(no)] = -INFINITY;
         return;
     }
-    float kept[32];
+    float kept[32] = {0};
     int k = 0;
     for (uint64_t yes = word; yes; yes &= yes - 1)
         kept[k++] = from[__builtin_ctzll(yes)];

@@ -179,6 +179,8 @@ static void add_headers(struct MHD_Response *r, const struct mx_exchange *x)
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     if (!mx_pairs_get(&x->reply_headers, "Cache-Control", true))
         MHD_add_response_header(r, "Cache-Control", "no-store");
+    if (x->sse)
+        MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* proxies: pass events on at once */
     for (size_t i = 0; i < x->reply_headers.n; i++)
         MHD_add_response_header(r, x->reply_headers.items[i].name, x->reply_headers.items[i].value);
 }

@@ -318,16 +318,20 @@ struct mx_tspecial {
     const char *text;
     size_t len;
 };
-struct mx_token_table {
-    const struct mx_tokenizer *tokenizer;
-    int vocab, words;
+struct mx_trie {
     struct mx_tnode *nodes; /* [n_nodes + 1] */
     uint32_t n_nodes;
     int32_t *order; /* tokens in the order of the trie */
     uint32_t n_tokens;
+};
+struct mx_token_table {
+    const struct mx_tokenizer *tokenizer;
+    int vocab, words;
+    struct mx_trie all, marked; /* marked: tokens that are not in json_text */
     int max_depth;
     int32_t *by_chars; /* tokens that are UTF-8 from the start, by characters */
     uint64_t *by_chars_set;
+    uint64_t *json_text;          /* bits of those that a JSON string holds as they are */
     uint32_t chars_end[257];      /* by_chars[0 .. chars_end[k]) have at most k characters */
     struct mx_tspecial *specials; /* not stops */
     int n_specials;
@@ -339,6 +343,8 @@ struct mx_token_table {
 /* Characters of text that a mask of a long counter looks ahead. */
 #define MX_REACH 16
 int mx_token_class(uint8_t ascii);
+/* The classes that JSON strings stop at: control characters, the quote and the backslash. */
+uint64_t mx_token_json_stops(void);
 bool mx_token_is_stop(const struct mx_token_table *t, int32_t id);
 
 /* ---- Masks --------------------------------------------------------------------------------------

@@ -61,9 +61,11 @@ static bool all_text(struct mx_gmachine *m, const struct mx_tnode *x, uint32_t c
     return chain_length(m, config, ~x->set, x->chars) >= x->chars;
 }
 
-static uint64_t *base_of(struct mx_gmasks *k, uint64_t stops)
+static const uint64_t *base_of(struct mx_gmasks *k, uint64_t stops)
 {
     const struct mx_token_table *t = k->table;
+    if (stops == mx_token_json_stops())
+        return t->json_text;
     for (size_t i = 0; i < sizeof k->bases / sizeof *k->bases; i++)
         if (k->bases[i].bits && k->bases[i].stops == stops)
             return k->bases[i].bits;
@@ -106,12 +108,13 @@ static bool set_text(struct mx_gmasks *k, uint64_t *bits, uint64_t stops, int ch
 struct walk {
     struct mx_gmasks *k;
     struct mx_gmachine *m;
+    const struct mx_trie *trie;
     uint64_t *bits;
     uint64_t stops; /* of the text at the root; ~0: it is none */
     int chain;
 };
 
-static void set_range(const struct mx_token_table *t, uint64_t *bits, uint32_t from, uint32_t to)
+static void set_range(const struct mx_trie *t, uint64_t *bits, uint32_t from, uint32_t to)
 {
     for (uint32_t i = from; i < to; i++)
         set_bit(bits, t->order[i]);
@@ -120,7 +123,7 @@ static void set_range(const struct mx_token_table *t, uint64_t *bits, uint32_t f
 /* True when the subtree of x needs no walk: it is set already, or is now. */
 static bool take_in_bulk(struct walk *w, const struct mx_tnode *x, uint32_t config, uint16_t chars)
 {
-    const struct mx_token_table *t = w->k->table;
+    const struct mx_trie *t = w->trie;
     if (chars != UNCLEAN && x->utf8 && !(x->set & w->stops) && x->chars < ENDLESS - 1 &&
         (w->chain == ENDLESS || chars + x->chars <= w->chain))
         return true;
@@ -140,7 +143,7 @@ static uint16_t chars_after(const struct walk *w, const struct mx_tnode *x, uint
 
 static bool walk_trie(struct walk *w)
 {
-    const struct mx_token_table *t = w->k->table;
+    const struct mx_trie *t = w->trie;
     uint32_t *at = w->k->walk;
     uint16_t *chars = w->k->chars;
     uint32_t i = 0;
@@ -166,6 +169,34 @@ static bool walk_trie(struct walk *w)
         i++;
     }
     return true;
+}
+
+/* True when no character of text may follow a chain of `n`: what is longer is not allowed. */
+static bool chain_is_all(struct mx_gmachine *m, uint32_t config, uint64_t stops, int n)
+{
+    while (n-- > 0)
+        config = m->configs[config].text_next;
+    for (int b = 0; b < 256; b++) {
+        bool text = b < 0x80 ? !(UINT64_C(1) << mx_token_class((uint8_t)b) & stops) : b > 0xc1;
+        if (text && mx_gmachine_step(m, config, (uint8_t)b) != MX_CONFIG_DEAD)
+            return false;
+    }
+    return true;
+}
+
+/* Sets what is text at the root; the rest is walked, in the smaller trie where that holds it. */
+static bool start_with_text(struct walk *w, uint32_t config)
+{
+    const struct mx_token_table *t = w->k->table;
+    w->stops = w->m->configs[config].text_stops;
+    w->chain = chain_length(w->m, config, w->stops, ENDLESS - 1);
+    if (w->chain >= t->max_depth)
+        w->chain = ENDLESS;
+    w->k->chars[0] = 0;
+    if (w->stops == mx_token_json_stops() &&
+        (w->chain == ENDLESS || chain_is_all(w->m, config, w->stops, w->chain)))
+        w->trie = &t->marked;
+    return set_text(w->k, w->bits, w->stops, w->chain);
 }
 
 /* True when a special token that the grammar does not name may come: in free text. */
@@ -211,17 +242,12 @@ static bool compute(struct mx_gmasks *k, struct mx_gmachine *m, uint32_t config,
                     struct mx_gmask *mask)
 {
     const struct mx_token_table *t = k->table;
-    struct walk w = {.k = k, .m = m, .bits = mask->bits, .stops = UINT64_MAX};
+    struct walk w = {.k = k, .m = m, .trie = &t->all, .bits = mask->bits, .stops = UINT64_MAX};
     memset(mask->bits, 0, (size_t)t->words * sizeof *mask->bits);
     k->walk[0] = config;
     k->chars[0] = UNCLEAN;
-    if (mx_gmachine_text(m, config)) {
-        w.stops = m->configs[config].text_stops;
-        w.chain = chain_length(m, config, w.stops, ENDLESS - 1);
-        k->chars[0] = 0;
-        if (!set_text(k, mask->bits, w.stops, w.chain))
-            return false;
-    }
+    if (mx_gmachine_text(m, config) && !start_with_text(&w, config))
+        return false;
     if (!walk_trie(&w) || !set_specials(k, m, config, mask->bits))
         return false;
     mask->all = allows_all(k, m, config, mask->bits);

@@ -34,6 +34,12 @@ int mx_token_class(uint8_t c)
     return CLASS_PUNCT + base;
 }
 
+uint64_t mx_token_json_stops(void)
+{
+    return UINT64_C(1) << mx_token_class(0) | UINT64_C(1) << mx_token_class('\n') |
+           UINT64_C(1) << mx_token_class('"') | UINT64_C(1) << mx_token_class('\\');
+}
+
 bool mx_token_is_stop(const struct mx_token_table *t, int32_t id)
 {
     for (int i = 0; i < t->n_stops; i++)
@@ -71,6 +77,7 @@ static bool sort_out(struct mx_token_table *t, struct entry *e, uint32_t *n)
         const char *s = mx_tokenizer_bytes(t->tokenizer, id, &len);
         if (mx_token_is_stop(t, id) || len == 0 || len > TOKEN_MAX)
             continue;
+        t->max_depth = (int)len > t->max_depth ? (int)len : t->max_depth;
         t->known[id / 64] |= UINT64_C(1) << (id % 64);
         if (!mx_tokenizer_is_special(t->tokenizer, id)) {
             e[(*n)++] = (struct entry){(const uint8_t *)s, (uint32_t)len, id};
@@ -100,7 +107,7 @@ static uint32_t shared_prefix(const struct entry *a, const struct entry *b)
     return i;
 }
 
-static bool build_nodes(struct mx_token_table *t, const struct entry *e, uint32_t n)
+static bool build_nodes(struct mx_trie *t, const struct entry *e, uint32_t n)
 {
     uint32_t total = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -121,8 +128,6 @@ static bool build_nodes(struct mx_token_table *t, const struct entry *e, uint32_
             t->nodes[t->n_nodes++] = (struct mx_tnode){
                 .byte = e[i].s[depth], .depth = (uint16_t)(depth + 1), .first = i};
         }
-        if ((int)depth > t->max_depth)
-            t->max_depth = (int)depth;
         t->order[i] = e[i].id;
     }
     for (; depth > 0; depth--)
@@ -165,10 +170,10 @@ static struct utf8_place utf8_next(struct utf8_place p, uint8_t b)
 
 /* Sets, characters and UTF-8 of all nodes. Children come behind their parents, so one pass down
  * finds the place within a character and one pass up gathers what is below. */
-static bool describe(struct mx_token_table *t)
+static bool describe(struct mx_trie *t, int max_depth)
 {
     struct utf8_place *place = malloc(((size_t)t->n_nodes + 1) * sizeof *place);
-    uint32_t *path = calloc((size_t)t->max_depth + 2, sizeof *path);
+    uint32_t *path = calloc((size_t)max_depth + 2, sizeof *path);
     uint32_t *parent = malloc(((size_t)t->n_nodes + 1) * sizeof *parent);
     bool *bad = calloc((size_t)t->n_nodes + 1, sizeof *bad);
     bool ok = place && path && parent && bad;
@@ -224,7 +229,8 @@ static bool sort_by_chars(struct mx_token_table *t, const struct entry *e, uint3
     uint64_t set;
     t->by_chars = malloc(((size_t)n + 1) * sizeof *t->by_chars);
     t->by_chars_set = malloc(((size_t)n + 1) * sizeof *t->by_chars_set);
-    if (!t->by_chars || !t->by_chars_set)
+    t->json_text = calloc((size_t)t->words, sizeof *t->json_text);
+    if (!t->by_chars || !t->by_chars_set || !t->json_text)
         return false;
     for (uint32_t i = 0; i < n; i++) {
         int chars = count_chars(&e[i], &set);
@@ -242,6 +248,8 @@ static bool sort_by_chars(struct mx_token_table *t, const struct entry *e, uint3
         uint32_t at = fill[chars]++;
         t->by_chars[at] = e[i].id;
         t->by_chars_set[at] = set;
+        if (!(set & mx_token_json_stops()))
+            t->json_text[e[i].id / 64] |= UINT64_C(1) << (e[i].id % 64);
     }
     return true;
 }
@@ -272,7 +280,13 @@ struct mx_token_table *mx_token_table_new(const struct mx_tokenizer *tokenizer, 
     }
     if (ok && n_stops)
         memcpy(t->stops, stops, (size_t)n_stops * sizeof *stops);
-    ok = ok && sort_out(t, e, &n) && build_nodes(t, e, n) && describe(t) && sort_by_chars(t, e, n);
+    ok = ok && sort_out(t, e, &n) && build_nodes(&t->all, e, n) &&
+         describe(&t->all, t->max_depth) && sort_by_chars(t, e, n);
+    uint32_t marked = 0;
+    for (uint32_t i = 0; i < n && ok; i++)
+        if (!(t->json_text[e[i].id / 64] >> (e[i].id % 64) & 1))
+            e[marked++] = e[i];
+    ok = ok && build_nodes(&t->marked, e, marked) && describe(&t->marked, t->max_depth);
     free(e);
     if (!ok) {
         mx_error_nomem(err, "the token table", (size_t)vocab * sizeof *e);
@@ -286,10 +300,13 @@ void mx_token_table_free(struct mx_token_table *t)
 {
     if (!t)
         return;
-    free(t->nodes);
-    free(t->order);
+    free(t->all.nodes);
+    free(t->all.order);
+    free(t->marked.nodes);
+    free(t->marked.order);
     free(t->by_chars);
     free(t->by_chars_set);
+    free(t->json_text);
     free(t->specials);
     free(t->stops);
     free(t->known);

@@ -49,7 +49,7 @@ export function randomSchema(seed) {
         const schema = { type: "string" };
         if (maybe(0.3)) schema.minLength = int(0, 5);
         schema.maxLength = (schema.minLength ?? 0) + int(0, 12);
-        if (maybe(0.2)) return { type: "string", pattern: pick(["^[a-z]{2,6}$", "^\\d+-[A-F]$"]) };
+        if (maybe(0.2)) return { type: "string", pattern: pick(["^[a-z]{2,6}$", "^\\d{1,6}-[A-F]$"]) };
         return schema;
     }
 

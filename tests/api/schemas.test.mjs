@@ -33,6 +33,7 @@ async function run(seed) {
     }
     if (choice.finish_reason === "length") {
         total.cut++;
+        console.log(`# seed ${seed} did not end: ...${choice.message.content.slice(-80)}`);
         return;
     }
     assert.equal(choice.finish_reason, "stop");

@@ -13,7 +13,7 @@ static mtplx_model *model;
 static int setup(void **state)
 {
     (void)state;
-    const char *path = SLOW_BUILD ? "tests/golden/qwen3_5_text_mlx4" : "models/nano";
+    const char *path = SLOW_BUILD ? "tests/golden/qwen3_5_text" : "models/nano";
     model = load_or_fail(src_path(path), &(mtplx_load_options){.threads = 2});
     return 0;
 }

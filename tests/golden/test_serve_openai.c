@@ -275,6 +275,87 @@ static void test_choices(void **state)
     json_decref(w);
 }
 
+/* ---- Formats ------------------------------------------------------------------------------ */
+
+#define OMAR                                                                                       \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"Extract name, age, city as JSON: Omar is 41 "  \
+    "years old, lives in Vienna and works as a pilot.\"}]"
+#define PERSON                                                                                     \
+    "{\"type\":\"object\",\"properties\":{\"age\":{\"type\":\"integer\"},\"city\":{\"type\":"      \
+    "\"string\",\"maxLength\":20}},\"required\":[\"age\",\"city\"],\"additionalProperties\":"      \
+    "false}"
+
+static json_t *content_json(const json_t *reply)
+{
+    json_t *v =
+        json_loads(text_at(reply, "choices.0.message.content"), JSON_REJECT_DUPLICATES, NULL);
+    if (!v)
+        fail_msg("not JSON: %s", text_at(reply, "choices.0.message.content"));
+    return v;
+}
+
+static void check_person(const json_t *reply)
+{
+    json_t *v = content_json(reply);
+    assert_int_equal(json_object_size(v), 2);
+    assert_true(json_is_integer(at(v, "age")) && json_is_string(at(v, "city")));
+    assert_string_equal(text_at(reply, "choices.0.finish_reason"), "stop");
+    json_decref(v);
+}
+
+static void test_json_object(void **state)
+{
+    (void)state;
+    json_t *v = chat(OMAR ",\"response_format\":{\"type\":\"json_object\"}");
+    assert_string_equal(text_at(v, "choices.0.message.content"),
+                        "{\"name\": \"Omar\", \"age\": 41, \"city\": \"Vienna\"}");
+    json_decref(v);
+}
+
+/* A schema that the model would not follow by itself, at any temperature and with drafts on. */
+static void test_schema(void **state)
+{
+    static const char format[] = ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":"
+                                 "{\"name\":\"p\",\"strict\":true,\"schema\":" PERSON "}}";
+    char body[2048];
+    (void)state;
+    for (int seed = 0; seed < 4; seed++) {
+        snprintf(body, sizeof body, OMAR "%s,\"seed\":%d,\"temperature\":%s,\"max_tokens\":400",
+                 format, seed, seed ? "1.5" : "0");
+        json_t *v = chat(body);
+        check_person(v);
+        json_decref(v);
+    }
+    json_t *v = chat(OMAR ",\"guided_json\":" PERSON);
+    check_person(v);
+    json_decref(v);
+}
+
+/* Reasoning may come first, and ends. */
+static void test_schema_thinking(void **state)
+{
+    (void)state;
+    json_t *v = chat("\"messages\":[{\"role\":\"user\",\"content\":\"What is 23 + 58?\"}],"
+                     "\"enable_thinking\":true,\"guided_json\":" PERSON);
+    check_person(v);
+    assert_non_null(strstr(text_at(v, "choices.0.message.reasoning_content"), "3 + 8 = 11"));
+    json_decref(v);
+}
+
+static void test_regex(void **state)
+{
+    (void)state;
+    json_t *v = chat(FACT ",\"response_format\":{\"type\":\"regex\",\"pattern\":\"(Rome|Bern)!\"}");
+    const char *s = text_at(v, "choices.0.message.content");
+    assert_true(strcmp(s, "Rome!") == 0 || strcmp(s, "Bern!") == 0);
+    json_decref(v);
+    int status;
+    v = rig_post(&rig, CHAT, "{" FACT ",\"guided_regex\":\"a(\"}", &status);
+    assert_int_equal(status, 400);
+    assert_string_equal(text_at(v, "error.param"), "response_format");
+    json_decref(v);
+}
+
 /* ---- Prompts ------------------------------------------------------------------------------ */
 
 /* A message cannot open another turn: the text of special tokens is text, wherever it stands. */
@@ -328,7 +409,7 @@ static const struct bad {
     {CHAT, "{}", "messages", "missing"},
     {CHAT, "{\"messages\":[]}", "messages", "message"},
     {CHAT, "{\"messages\":\"hi\"}", "messages", "array"},
-    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages", "content"},
+    {CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content", "content"},
     {CHAT, "{" FACT ",\"temperature\":\"hot\"}", "temperature", "number"},
     {CHAT, "{" FACT ",\"temperature\":-1}", "temperature", "between"},
     {CHAT, "{" FACT ",\"top_p\":2}", "top_p", "between"},
@@ -613,6 +694,8 @@ int main(void)
         cmocka_unit_test(test_reasoning),       cmocka_unit_test(test_stop),
         cmocka_unit_test(test_length),          cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_logprobs_parts),  cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_json_object),     cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_schema_thinking), cmocka_unit_test(test_regex),
         cmocka_unit_test(test_special_text),    cmocka_unit_test(test_session),
         cmocka_unit_test(test_errors),          cmocka_unit_test(test_context),
         cmocka_unit_test(test_abort),           cmocka_unit_test(test_completion),

@@ -18,6 +18,7 @@ enum {
     F_DEVICE,
     F_QUIET,
     F_BITS,
+    F_ORIGIN,
     F_COUNT
 };
 
@@ -37,6 +38,7 @@ static const struct mx_cli_flag table[F_COUNT] = {
     [F_DEVICE] = {.name = "device", .kind = MX_CLI_CHOICE, .choices = "auto cpu ref"},
     [F_QUIET] = {.name = "quiet", .kind = MX_CLI_SWITCH},
     [F_BITS] = {.name = "bits", .kind = MX_CLI_CHOICE, .choices = "2 4 8"},
+    [F_ORIGIN] = {.name = "origin", .kind = MX_CLI_TEXT, .repeats = true},
 };
 
 /* Parses "a|b|c" as three arguments. */
@@ -170,6 +172,28 @@ static void test_abbreviations(void **state)
     expect_error("--no", "--no-mtp, --no-color");
 }
 
+static void test_repeated(void **state)
+{
+    (void)state;
+    struct mx_cli_args a;
+    assert_true(parse("--origin|x|--model|m|--origin=y,z|--model|n", &a));
+    assert_int_equal(a.n_repeated, 2);
+    assert_int_equal(a.repeated[0].flag, F_ORIGIN);
+    assert_string_equal(a.repeated[0].text, "x");
+    assert_string_equal(a.repeated[1].text, "y,z");
+    assert_string_equal(a.values[F_ORIGIN].text, "y,z");
+    assert_string_equal(a.values[F_MODEL].text, "n");
+    expect_error("--origin=", "not empty");
+
+    char *many[MX_CLI_MAX_REPEATED + 1];
+    char flag[] = "--origin=x";
+    for (int i = 0; i <= MX_CLI_MAX_REPEATED; i++)
+        many[i] = flag;
+    assert_true(mx_cli_parse(table, F_COUNT, false, MX_CLI_MAX_REPEATED, many, &a));
+    assert_false(mx_cli_parse(table, F_COUNT, false, MX_CLI_MAX_REPEATED + 1, many, &a));
+    assert_non_null(strstr(a.error, "too often"));
+}
+
 static void test_typos_get_a_suggestion(void **state)
 {
     (void)state;
@@ -287,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_choices),
         cmocka_unit_test(test_switches),
         cmocka_unit_test(test_abbreviations),
+        cmocka_unit_test(test_repeated),
         cmocka_unit_test(test_typos_get_a_suggestion),
         cmocka_unit_test(test_words_and_dashes),
         cmocka_unit_test(test_missing_values),

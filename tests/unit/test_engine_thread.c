@@ -91,7 +91,7 @@ static void load(void)
     mtplx_error err = {0};
     char path[512];
     const char *root = getenv("MTPLX_SRC");
-    snprintf(path, sizeof path, "%s/tests/golden/qwen3_5_text_mlx4", root ? root : ".");
+    snprintf(path, sizeof path, "%s/tests/golden/qwen3_5_text", root ? root : ".");
     setenv("MTPLX_STATE_DIR", "off", 0);
     model = mtplx_model_load(path, &(mtplx_load_options){.threads = 2}, &err);
     if (!model)

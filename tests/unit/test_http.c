@@ -1038,6 +1038,47 @@ static void test_crowd(void **state)
     mx_server_free(v);
 }
 
+/* Requests with bytes changed, dropped, repeated or cut, in pieces: whatever comes, the next proper
+ * request is answered. */
+static void test_garbage(void **state)
+{
+    (void)state;
+    static const char *const seeds[] = {
+        "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\n{\"a\":1}",
+        "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "4\r\n{\"a\"\r\n3\r\n:1}\r\n0\r\n\r\n",
+        "GET /things/a%20b?x=%ff&y HTTP/1.1\r\nHost: [::1]:80\r\nOrigin: null\r\n\r\n",
+        "GET /half HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n",
+    };
+    struct mx_server_options o = {.max_body = 4096};
+    struct mx_http_setup s = setup();
+    struct mx_server *v = serve_with(&o, &s);
+    int p = mx_server_port(v);
+    uint32_t r = 12345;
+    for (int i = 0; i < 1500; i++) {
+        char text[1024];
+        size_t n = (size_t)snprintf(text, sizeof text, "%s%s", seeds[i % 4], seeds[i / 4 % 4]);
+        for (int k = 0; k < 1 + i % 5; k++) {
+            r = r * 1664525u + 1013904223u;
+            size_t at = (r >> 8) % n;
+            switch (r >> 30) {
+            case 0: text[at] = (char)(r >> 4); break;
+            case 1: memmove(text + at, text + at + 1, n - at - 1); break;
+            case 2: text[at] = "\r\n:\" %{["[(r >> 24) & 7]; break;
+            default: n = at > 20 ? at : n; break;
+            }
+        }
+        int fd = dial(p);
+        put_all(fd, text, n / 2);
+        put_all(fd, text + n / 2, n - n / 2);
+        if (i % 16 == 0)
+            (void)get_some(fd, text, sizeof text, 5);
+        close(fd);
+    }
+    expect(ask(p, "POST", "/echo", "", "{\"a\":1}"), 200, "{\"a\":1}");
+    mx_server_free(v);
+}
+
 /* ---- Tests: log --------------------------------------------------------------------------- */
 
 static void test_log(void **state)
@@ -1160,6 +1201,7 @@ int main(void)
         cmocka_unit_test(test_draining),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
