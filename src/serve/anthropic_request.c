@@ -580,6 +580,20 @@ static bool read_limits(const struct mx_fields *f, bool counting, struct mx_mess
     return true;
 }
 
+/* Conversations that the server holds: clients send the rest of one, or all of it when they are
+ * told so in these words. Answering the rest alone would be an answer to something else. */
+static bool refuse_thread(const struct mx_fields *f)
+{
+    const json_t *thread = json_object_get(f->o, "thread");
+    if (!thread || json_is_null(thread))
+        return true;
+    mx_api_fail(f->e, 400, "thread",
+                "thread: this server holds no conversations; send all messages without it");
+    f->e->details = json_pack("{s:{s:s,s:[s]}}", "details", "error_code",
+                              "thread_unsupported_request", "unsupported", "thread");
+    return false;
+}
+
 bool mx_messages_parse(const json_t *body, bool counting, struct mx_messages_request *r,
                        struct mx_api_error *e)
 {
@@ -589,10 +603,11 @@ bool mx_messages_parse(const json_t *body, bool counting, struct mx_messages_req
                          "cache_control context_management inference_geo speed mcp_servers betas";
     const struct mx_fields f = {body, "", e};
     r->ignored += mx_fields_unknown(body, known);
-    return mx_field_need(&f, "model") && mx_field_string(&f, "model", MAX_NAME, &r->model) &&
-           read_limits(&f, counting, r) && read_sampling(&f, r) && read_stops(&f, r) &&
-           read_metadata(&f, r) && read_thinking(&f, r) && read_output_config(&f, r) &&
-           read_tools(&f, r) && read_tool_choice(&f, r) && read_messages(body, r, e);
+    return refuse_thread(&f) && mx_field_need(&f, "model") &&
+           mx_field_string(&f, "model", MAX_NAME, &r->model) && read_limits(&f, counting, r) &&
+           read_sampling(&f, r) && read_stops(&f, r) && read_metadata(&f, r) &&
+           read_thinking(&f, r) && read_output_config(&f, r) && read_tools(&f, r) &&
+           read_tool_choice(&f, r) && read_messages(body, r, e);
 }
 
 void mx_messages_request_free(struct mx_messages_request *r)

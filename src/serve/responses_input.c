@@ -18,11 +18,15 @@
 
 enum { PLACE = 128, MAX_NAME = 256, MAX_ITEMS = 100000, MAX_REFERENCES = 256 };
 
+/* Stored text that the references of one request may make the server read. */
+static const size_t MAX_REFERRED = (size_t)64 << 20;
+
 struct reader {
     struct mx_chat_build build;
     struct mx_responses_request *r;
     struct mx_api_error *e;
     unsigned references;
+    size_t referred; /* bytes of the records they led to */
 };
 
 static bool is(const char *type, const char *name)
@@ -355,7 +359,7 @@ static json_t *item_with_id(json_t *items, const char *id)
 
 /* The item that an id stands for: of the conversation before, or of a stored response, whose id is
  * in the item's. New reference, or NULL. */
-static json_t *find_item(const struct reader *rd, const char *id)
+static json_t *find_item(struct reader *rd, const char *id)
 {
     char response_id[MX_RESPONSE_ID];
     json_t *found = item_with_id(rd->r->context, id);
@@ -367,10 +371,12 @@ static json_t *find_item(const struct reader *rd, const char *id)
         mx_response_store_get(rd->r->responses, rd->r->client, response_id);
     if (!record)
         return NULL;
-    json_t *output = output_of(record);
+    rd->referred += strlen(record->response) + strlen(record->input);
+    bool allowed = rd->referred <= MAX_REFERRED;
+    json_t *output = allowed ? output_of(record) : NULL;
     found = item_with_id(output, id);
     json_decref(output);
-    if (!found) {
+    if (!found && allowed) {
         json_t *input = parse_array(record->input);
         found = item_with_id(input, id);
         json_decref(input);

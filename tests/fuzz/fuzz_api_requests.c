@@ -39,6 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct mx_messages_request m = {0};
         struct mx_api_error e = {0};
         check(mx_messages_parse(body, counting, &m, &e), &e, m.messages);
+        json_decref(e.details);
         mx_messages_request_free(&m);
     }
     struct mx_response_store *s = make_store();

@@ -202,6 +202,20 @@ static void test_errors(void **state)
     }
 }
 
+/* Clients that let the server hold conversations go on without when they are told in these words.
+ */
+static void test_threads(void **state)
+{
+    int status;
+    (void)state;
+    json_t *v =
+        rig_post(&rig, MESSAGES, BASE "\"thread\":{\"type\":\"create\"}," FACT "}", &status);
+    assert_int_equal(status, 400);
+    assert_string_equal(text_at(v, "error.details.error_code"), "thread_unsupported_request");
+    assert_string_equal(text_at(v, "error.details.unsupported.0"), "thread");
+    json_decref(v);
+}
+
 /* A prompt that does not fit is an error before any stream. */
 static void test_too_long(void **state)
 {
@@ -241,7 +255,7 @@ int main(void)
         cmocka_unit_test(test_tools),    cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_prefill),  cmocka_unit_test(test_stop),
         cmocka_unit_test(test_count),    cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_too_long), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -199,6 +199,7 @@ static const struct refusal {
      "[{'role':'assistant','content':[{'type':'tool_use','id':'a','name':'f','input':{}}]}]",
      "tool_result must follow"},
     {"messages", "[{'role':'assistant','content':' '}]", "no user message"},
+    {"thread", "{'type':'create'}", "thread"},
     {"system", "7", "system"},
     {"system", "[{'type':'image'}]", "system[0]"},
     {"system", "[{'type':'text','text':[]}]", "system[0].text"},
@@ -255,6 +256,7 @@ static void test_refusals(void **state)
         if (mx_messages_parse(body, false, &r, &e))
             fail_msg("%s = %s was taken", refusals[i].field, value);
         assert_int_equal(e.status, 400);
+        json_decref(e.details);
         if (!says(e.message, refusals[i].says))
             fail_msg("%s = %s: %s", refusals[i].field, value, e.message);
         mx_messages_request_free(&r);
