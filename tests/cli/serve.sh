@@ -153,8 +153,9 @@ check 'a second signal ends it at once, still with 0' test "$rc" -eq 0
 
 run serve --tls-cert "$work/cert.pem"
 check 'TLS needs certificate and key' test "$rc:$(grep -c 'both --tls-cert' "$work/err")" = 2:1
-if command -v openssl >/dev/null && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 \
-    -nodes -keyout "$work/tls.pem" -out "$work/cert.pem" -days 2 -subj /CN=localhost 2>/dev/null; then
+if command -v openssl >/dev/null && openssl req -x509 -newkey ec -nodes -days 2 \
+    -pkeyopt ec_paramgen_curve:P-256 -subj /CN=localhost \
+    -keyout "$work/tls.pem" -out "$work/cert.pem" 2>/dev/null; then
     check 'serve speaks TLS' start --tls-cert "$work/cert.pem" --tls-key "$work/tls.pem"
     out=$(printf 'GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n' |
         openssl s_client -quiet -connect "127.0.0.1:$port" 2>/dev/null)
