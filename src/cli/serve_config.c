@@ -210,7 +210,9 @@ static mtplx_status read_server(const struct reader *r)
     o->max_body = (size_t)max_body;
     if (st == MTPLX_OK)
         st = read_keys(r);
-    /* The server checks this too; here it costs no load. */
+    /* The server checks these too; here they cost no load. */
+    if (st == MTPLX_OK && !o->tls_cert != !o->tls_key)
+        st = mx_error(r->err, MTPLX_ERR_ARGUMENT, "TLS needs both --tls-cert and --tls-key");
     if (st == MTPLX_OK && o->n_api_keys == 0 && !mx_host_is_loopback(o->host))
         st = mx_error(r->err, MTPLX_ERR_ARGUMENT,
                       "--host %.100s would let anyone on the network in: set --api-key-file FILE, "

@@ -149,6 +149,25 @@ ended
 exec 4>&-
 check 'a second signal ends it at once, still with 0' test "$rc" -eq 0
 
+# ---- TLS -----------------------------------------------------------------------------------------
+
+run serve --tls-cert "$work/cert.pem"
+check 'TLS needs certificate and key' test "$rc:$(grep -c 'both --tls-cert' "$work/err")" = 2:1
+if command -v openssl >/dev/null && openssl req -x509 -newkey ec -nodes -days 2 \
+    -pkeyopt ec_paramgen_curve:P-256 -subj /CN=localhost \
+    -keyout "$work/tls.pem" -out "$work/cert.pem" 2>/dev/null; then
+    check 'serve speaks TLS' start --tls-cert "$work/cert.pem" --tls-key "$work/tls.pem"
+    out=$(printf 'GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n' |
+        openssl s_client -quiet -connect "127.0.0.1:$port" 2>/dev/null)
+    check 'a request over TLS is answered' has "$out" '200 OK'
+    run stop --port "$port"
+    check 'stop finds it by its record' succeeds 'stopped'
+    ended
+    check 'and it exits with 0' test "$rc" -eq 0
+    run serve --port 0 --tls-cert "$work/tls.pem" --tls-key "$work/cert.pem" --quiet
+    check 'files that do not fit are refused' fails_with 1 'matching pair'
+fi
+
 # ---- A server that does not answer ---------------------------------------------------------------
 
 check 'serve starts a last time' start
