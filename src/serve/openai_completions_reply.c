@@ -459,7 +459,7 @@ static void on_gone(void *arg, uint64_t unused)
     fail_with(arg, &e);
 }
 
-/* One that runs has ended, or was never started. */
+/* A turn has ended, or the handler is done. */
 static void leave(struct mx_completions *r)
 {
     pthread_mutex_lock(&r->lock);
@@ -486,7 +486,9 @@ static void start_next(struct mx_completions *r)
     uint64_t job = r->o.start(r->o.request, (int)(slot - r->slots), on_event, slot, &e);
     if (!job) {
         fail_with(r, &e);
-        leave(r);
+        pthread_mutex_lock(&r->lock);
+        r->running--; /* never the last: the caller is left */
+        pthread_mutex_unlock(&r->lock);
         return;
     }
     pthread_mutex_lock(&r->lock);

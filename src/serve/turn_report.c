@@ -28,9 +28,9 @@ json_t *mx_turn_usage(size_t prompt, size_t cached, size_t completion, size_t re
 {
     return json_pack("{s:I,s:I,s:I,s:{s:I},s:{s:I}}", "prompt_tokens", (json_int_t)prompt,
                      "completion_tokens", (json_int_t)completion, "total_tokens",
-                     (json_int_t)prompt + (json_int_t)completion, "prompt_tokens_details", "cached_tokens",
-                     (json_int_t)cached, "completion_tokens_details", "reasoning_tokens",
-                     (json_int_t)reasoning);
+                     (json_int_t)prompt + (json_int_t)completion, "prompt_tokens_details",
+                     "cached_tokens", (json_int_t)cached, "completion_tokens_details",
+                     "reasoning_tokens", (json_int_t)reasoning);
 }
 
 /* ---- mtplx_stats -------------------------------------------------------------------------- */
