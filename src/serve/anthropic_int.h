@@ -9,6 +9,7 @@
 struct mx_messages_request {
     struct mx_turn_request turn; /* what the caller put there are the defaults */
     json_t *messages, *tools;    /* owned; `turn` points to them */
+    json_t *user;                /* metadata.user_id, where that is JSON; owned, or NULL */
     const char *model;           /* as the request names it */
     bool stream;
     bool stats;         /* mtplx_stats is wanted; the caller sets it */

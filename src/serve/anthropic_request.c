@@ -553,8 +553,8 @@ static bool read_sampling(const struct mx_fields *f, struct mx_messages_request 
     return true;
 }
 
-/* Who asks: clients put an id of the conversation, or of their user, into metadata.user_id;
- * Claude Code ends it with "_session_<id>". */
+/* Who asks: clients put an id of the conversation, or of their user, into metadata.user_id. Claude
+ * Code ends it with "_session_<id>", or writes an object with session_id into the string. */
 static bool read_metadata(const struct mx_fields *body, struct mx_messages_request *r)
 {
     struct mx_fields f = {NULL, "metadata", body->e};
@@ -563,9 +563,12 @@ static bool read_metadata(const struct mx_fields *body, struct mx_messages_reque
         return false;
     if (f.o && !mx_field_string(&f, "user_id", 4096, &user))
         return false;
-    const char *session = user ? strstr(user, "_session_") : NULL;
-    if (user && *user)
-        r->turn.session = session ? session + strlen("_session_") : user;
+    if (!user || !*user)
+        return true;
+    r->user = *user == '{' ? json_loads(user, 0, NULL) : NULL;
+    const char *inside = json_string_value(json_object_get(r->user, "session_id"));
+    const char *behind = strstr(user, "_session_");
+    r->turn.session = inside ? inside : behind ? behind + strlen("_session_") : user;
     return true;
 }
 
@@ -614,5 +617,6 @@ void mx_messages_request_free(struct mx_messages_request *r)
 {
     json_decref(r->messages);
     json_decref(r->tools);
-    r->messages = r->tools = NULL;
+    json_decref(r->user);
+    r->messages = r->tools = r->user = NULL;
 }

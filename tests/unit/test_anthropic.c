@@ -265,6 +265,29 @@ static void test_refusals(void **state)
     }
 }
 
+/* What tells conversations apart. */
+static void test_sessions(void **state)
+{
+    static const char *const users[][2] = {
+        {"someone", "someone"},
+        {"user_1_account__session_abc", "abc"},
+        {"{\"device_id\":\"d\",\"session_id\":\"s-1\"}", "s-1"},
+        {"{\"session_id\":5}", "{\"session_id\":5}"},
+        {"{not JSON", "{not JSON"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof users / sizeof *users; i++) {
+        struct mx_messages_request r = {0};
+        struct mx_api_error e = {0};
+        json_t *body = body_of("[{\"role\":\"user\",\"content\":\"hi\"}]");
+        json_object_set_new(body, "metadata", json_pack("{s:s}", "user_id", users[i][0]));
+        assert_true(mx_messages_parse(body, false, &r, &e));
+        assert_string_equal(r.turn.session, users[i][1]);
+        mx_messages_request_free(&r);
+        json_decref(body);
+    }
+}
+
 static void test_count_needs_no_limit(void **state)
 {
     (void)state;
@@ -524,7 +547,7 @@ int main(void)
         cmocka_unit_test(test_many_messages), cmocka_unit_test(test_whole),
         cmocka_unit_test(test_stream),        cmocka_unit_test(test_hidden_thinking),
         cmocka_unit_test(test_cut_call),      cmocka_unit_test(test_stop_sequence),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_errors),        cmocka_unit_test(test_sessions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
