@@ -11,8 +11,8 @@
  * The server is started beforehand: mtplx serve --model MODEL --port PORT --seed 1 --depth 3. */
 #include "base/clock.h"
 #include "base/rng.h"
-#include "mtplx.h"
 #include "client.h"
+#include "mtplx.h"
 
 #include <jansson.h>
 #include <pthread.h>
