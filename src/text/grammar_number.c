@@ -92,6 +92,8 @@ static struct mx_gexpr *unsigned_range(struct mx_gbuild *b, int64_t lo, int64_t 
             snprintf(upto, sizeof upto, "%" PRId64, y);
             mx_gxlist_put(b, &alts, same_length(b, from, upto, multiple));
         }
+        if (hi <= last)
+            break; /* the next length may not fit */
         first = last + 1;
         last = last * 10 + 9;
     }
