@@ -407,8 +407,8 @@ static void too_ambiguous(void **state)
     char text[2048] = "root ::= [!-@] root \"~\" | \"~\"";
     size_t n = strlen(text);
     for (char c = 'a'; c <= 'z'; c++)
-        n += (size_t)snprintf(text + n, sizeof text - n,
-                              " | \"%c\" root \"^\" | \"%c\" root \"_\"", c, c);
+        n += (size_t)snprintf(text + n, sizeof text - n, " | \"%c\" root \"^\" | \"%c\" root \"_\"",
+                              c, c);
     mtplx_error err = {0};
     struct mx_grammar *g = mx_grammar_from_gbnf(text, n, NULL, &err);
     assert_non_null(g);
