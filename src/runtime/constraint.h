@@ -6,7 +6,7 @@
 #include "text/grammar.h"
 
 /* A handle of `rules` (takes over the caller's reference; on failure it is dropped). `vocabulary`
- * tables are built once per model, on first use, under the model's lock. Errors: UNSUPPORTED (no
+ * tables are built once per model, on first use, without the model's lock. Errors: UNSUPPORTED (no
  * tokenizer), MEMORY. */
 mtplx_grammar *mx_grammar_wrap(mtplx_model *m, struct mx_grammar *rules, mtplx_error *err);
 
