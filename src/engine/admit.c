@@ -7,6 +7,7 @@
  * where no step fits any more it ends with LENGTH.
  * The head of the line is not overtaken by smaller jobs, so big ones get their turn. */
 #include "engine/engine_int.h"
+#include "text/grammar.h"
 
 #define MIB 1048576.0
 #define LEAST_STEP 64
@@ -41,7 +42,10 @@ static uint64_t job_bytes(const struct mx_engine *e, const struct mx_job *j, siz
     size_t n = j->opt.n_prompt;
     if (j->opt.kind == MX_JOB_GENERATE)
         bytes += mx_gen_bytes_for(e->model, &j->opt.gen, n, most_tokens(e, j) - n);
-    return bytes * (uint64_t)j->choices;
+    bytes *= (uint64_t)j->choices;
+    if (j->opt.gen.grammar) /* one for all */
+        bytes += mx_grammar_bytes_most(mtplx_model_get_info(e->model)->vocab_size);
+    return bytes;
 }
 
 mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtplx_error *err)

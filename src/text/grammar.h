@@ -75,6 +75,9 @@ struct mx_grammar_tools {
 struct mx_grammar *mx_grammar_from_tools(const struct mx_grammar_tools *t,
                                          const struct mx_grammar_frame *f, mtplx_error *err);
 
+/* Bytes that a grammar and its masks may come to hold in use, beside the program. */
+uint64_t mx_grammar_bytes_most(int vocab);
+
 /* Reference counted; NULL is allowed. */
 struct mx_grammar *mx_grammar_ref(struct mx_grammar *g);
 void mx_grammar_unref(struct mx_grammar *g);

@@ -29,6 +29,7 @@ enum {
     MX_GX_STATES = 1 << 20,    /* states of a program, and edges */
     MX_GX_STACK = 256,         /* frames of a stack */
     MX_GX_REPEAT = 1000000000, /* largest bound of a repetition */
+    MX_GX_MACHINE = 16 << 20,  /* bytes of a machine's configurations, about */
     MX_GX_CREDIT = 1 << 25,    /* most stacks looked at for a mask: about half a second */
     MX_CP_MAX = 0x10ffff,
 };
@@ -261,6 +262,7 @@ struct mx_gmachine {
     const struct mx_gprog *prog;
     struct mx_gconfig *configs;
     uint32_t n_configs, cap_configs, live_configs, free_config;
+    size_t live_bytes; /* of configurations */
     struct mx_gnode *nodes;
     uint32_t n_nodes, cap_nodes, live_nodes, free_node;
     uint32_t *config_slots, *node_slots; /* heads of hash chains */
@@ -295,8 +297,9 @@ uint32_t mx_gmachine_special(struct mx_gmachine *m, uint32_t config, int special
 uint32_t mx_gmachine_force(struct mx_gmachine *m, uint32_t config);
 /* The same with counters reduced to what matters to texts of at most `reach` characters. */
 uint32_t mx_gmachine_clip(struct mx_gmachine *m, uint32_t config, int reach);
-/* True when the machine has outgrown its bounds. */
+/* True when the machine has outgrown its bounds, or half of them. */
 bool mx_gmachine_full(const struct mx_gmachine *m);
+bool mx_gmachine_crowded(const struct mx_gmachine *m);
 /* Forgets all but the configurations that are pinned, have a mask, or are roots. */
 void mx_gmachine_collect(struct mx_gmachine *m, const uint32_t *roots, int n_roots);
 /* Fills in text, text_stops and text_next; false: not text. */
