@@ -219,7 +219,9 @@ static void test_tokens_refused(void **state)
 
 /* ---- The stream --------------------------------------------------------------------------- */
 
-#define STREAM "GET /v1/mtplx/metrics/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+/* Closing, so that the end of a stream is seen at once. */
+#define STREAM                                                                                     \
+    "GET /v1/mtplx/metrics/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 /* Reads until `n` events have come; false when the connection ended before. */
 static bool events(int fd, int n)
