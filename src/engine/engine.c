@@ -157,6 +157,11 @@ static mtplx_status check_generation(const struct mx_job_options *o, mtplx_error
     if (o->gen.depth < 0 || o->gen.depth > MTPLX_MAX_DEPTH)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "depth %d is outside 0..%d", o->gen.depth,
                         MTPLX_MAX_DEPTH);
+    if ((int)o->gen.policy < MTPLX_DEPTH_FIXED || o->gen.policy > MTPLX_DEPTH_POSITION_EMA)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "%d is not a depth policy", (int)o->gen.policy);
+    if (o->gen.logprobs < 0 || o->gen.logprobs > MTPLX_MAX_LOGPROBS + 1)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "logprobs %d is outside 0..%d", o->gen.logprobs,
+                        MTPLX_MAX_LOGPROBS + 1);
     if (o->gen.max_tokens < 0)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "max_tokens must not be negative");
     if (o->gen.n_logit_bias > MTPLX_MAX_LOGIT_BIAS)

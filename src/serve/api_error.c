@@ -115,14 +115,24 @@ json_t *mx_exchange_error_json(const struct mx_exchange *x, const struct mx_api_
     return outer;
 }
 
-void mx_exchange_fail(struct mx_exchange *x, struct mx_api_error *e)
+bool mx_exchange_fail(struct mx_exchange *x, struct mx_api_error *e)
 {
+    static const char nomem[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
+                                "\"server_error\",\"param\":null,\"code\":null}}";
     char seconds[16];
     if (e->retry_after > 0) {
         snprintf(seconds, sizeof seconds, "%d", e->retry_after);
         mx_exchange_set_header(x, "Retry-After", seconds);
     }
-    mx_exchange_send_json(x, e->status, mx_exchange_error_json(x, e));
+    json_t *body = mx_exchange_error_json(x, e);
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    const char *said = text ? text : nomem;
+    bool sent = mx_exchange_try_send(x, e->status, "application/json", said, strlen(said));
+    free(text);
+    json_decref(body);
+    if (!sent)
+        return false;
     json_decref(e->details);
     e->details = NULL;
+    return true;
 }

@@ -79,8 +79,9 @@ void mx_exchange_send(struct mx_exchange *x, int status, const char *type, const
                       size_t n);
 /* The same with compact JSON; steals `body`. NULL (out of memory) becomes a 500. */
 void mx_exchange_send_json(struct mx_exchange *x, int status, json_t *body);
-/* An error in the envelope of the route's dialect. Takes over e->details. */
-void mx_exchange_fail(struct mx_exchange *x, struct mx_api_error *e);
+/* An error in the envelope of the route's dialect. Takes over e->details. False, with nothing sent
+ * and *e as it was, when a reply has begun. */
+bool mx_exchange_fail(struct mx_exchange *x, struct mx_api_error *e);
 /* The envelope alone, for an error inside a stream. New reference, or NULL. */
 json_t *mx_exchange_error_json(const struct mx_exchange *x, const struct mx_api_error *e);
 

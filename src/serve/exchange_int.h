@@ -11,10 +11,11 @@
  * Invariants
  *   X1  The request part never changes once the handler runs, so it is read without a lock.
  *   X2  The reply part belongs to `lock`. Of the callbacks park() and wake() alone come with it
- * held. X3  `parked` is set only where nothing is left to take and the reply goes on, and whoever
- * adds to the reply clears it and calls wake(): no wake-up is lost and none comes twice. X4  After
- * the reply is complete, or the client is gone, neither callback starts; a call that runs meanwhile
- * on another thread is waited for. */
+ *       held.
+ *   X3  `parked` is set only where nothing is left to take and the reply goes on, and whoever adds
+ *       to the reply clears it and calls wake(): no wake-up is lost and none comes twice.
+ *   X4  After the reply is complete, or the client is gone, neither callback starts; a call that
+ *       runs meanwhile on another thread is waited for. */
 #ifndef MX_SERVE_EXCHANGE_INT_H
 #define MX_SERVE_EXCHANGE_INT_H
 
@@ -123,6 +124,10 @@ void mx_exchange_drop(struct mx_exchange *x);
 
 /* The last user is gone: completes the reply as a failure unless it is complete. */
 void mx_exchange_abandon(struct mx_exchange *x);
+
+/* mx_exchange_send(), or false when a reply has begun. */
+bool mx_exchange_try_send(struct mx_exchange *x, int status, const char *type, const void *body,
+                          size_t n);
 
 /* Parks unless a reply has begun or the client is gone; true when parked. */
 bool mx_exchange_park(struct mx_exchange *x);

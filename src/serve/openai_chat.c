@@ -81,8 +81,11 @@ static bool start(struct mx_app *app, struct mx_exchange *x, struct mx_openai_pa
         return mx_api_fail(e, 507, NULL, "Out of memory for a reply");
     p->turn.event = mx_chat_reply_event;
     p->turn.arg = reply;
-    if (mx_turn_start(app, x, &p->turn, e))
-        return true; /* the reply may be gone already */
+    if (mx_turn_start(app, x, &p->turn, e)) { /* the reply may be gone already */
+        if (p->stream) /* head and keep-alives come while it waits in the queue */
+            mx_exchange_begin(x, 200, "text/event-stream");
+        return true;
+    }
     mx_chat_reply_free(reply);
     return false;
 }

@@ -375,14 +375,14 @@ static void end_stream(struct mx_chat_reply *r)
 
 static void close_reply(struct mx_chat_reply *r)
 {
-    if (r->failed && r->begun)
-        mx_openai_stream_error(r->x, &r->error);
-    else if (r->failed)
-        mx_exchange_fail(r->x, &r->error);
-    else if (r->stream)
+    if (r->failed) { /* as a whole, unless the stream has begun */
+        if (!mx_exchange_fail(r->x, &r->error))
+            mx_openai_stream_error(r->x, &r->error);
+    } else if (r->stream) {
         end_stream(r);
-    else
+    } else {
         send_whole(r);
+    }
     mx_chat_reply_free(r);
 }
 

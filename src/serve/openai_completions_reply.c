@@ -421,14 +421,14 @@ static void send_whole(struct mx_completions *r)
 
 static void close_reply(struct mx_completions *r)
 {
-    if (r->failed && r->begun)
-        mx_openai_stream_error(r->x, &r->error);
-    else if (r->failed)
-        mx_exchange_fail(r->x, &r->error);
-    else if (r->stream)
+    if (r->failed) { /* as a whole, unless the stream has begun */
+        if (!mx_exchange_fail(r->x, &r->error))
+            mx_openai_stream_error(r->x, &r->error);
+    } else if (r->stream) {
         end_stream(r);
-    else
+    } else {
         send_whole(r);
+    }
     free_reply(r);
 }
 
@@ -521,6 +521,8 @@ bool mx_completions_run(struct mx_app *app, struct mx_exchange *x, const struct 
         r->slots[i] = (struct slot){.r = r, .first = i * (o->answers / o->turns)};
     for (int i = 0; i < WINDOW; i++)
         start_next(r);
+    if (r->stream && !has_failed(r)) /* head and keep-alives come while it waits in the queue */
+        mx_exchange_begin(x, 200, "text/event-stream");
     leave(r);
     return true;
 }

@@ -193,13 +193,13 @@ static void set_head(struct mx_exchange *x, int status, const char *type)
     x->written_ns = x->taken_ns = mx_now_ns();
 }
 
-static void send_locked(struct mx_exchange *x, int status, const char *type, const void *body,
+static bool send_locked(struct mx_exchange *x, int status, const char *type, const void *body,
                         size_t n)
 {
     static const char nomem[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
                                 "\"server_error\",\"param\":null,\"code\":null}}";
     if (x->state != MX_REPLY_NONE)
-        return;
+        return false;
     if (!mx_outbox_put(&x->out, body, n, SIZE_MAX / 4)) {
         status = 500;
         type = "application/json";
@@ -209,14 +209,22 @@ static void send_locked(struct mx_exchange *x, int status, const char *type, con
     x->state = MX_REPLY_WHOLE;
     wake(x);
     settle(x);
+    return true;
+}
+
+bool mx_exchange_try_send(struct mx_exchange *x, int status, const char *type, const void *body,
+                          size_t n)
+{
+    pthread_mutex_lock(&x->lock);
+    bool sent = send_locked(x, status, type, body, n);
+    pthread_mutex_unlock(&x->lock);
+    return sent;
 }
 
 void mx_exchange_send(struct mx_exchange *x, int status, const char *type, const void *body,
                       size_t n)
 {
-    pthread_mutex_lock(&x->lock);
-    send_locked(x, status, type, body, n);
-    pthread_mutex_unlock(&x->lock);
+    mx_exchange_try_send(x, status, type, body, n);
 }
 
 void mx_exchange_send_json(struct mx_exchange *x, int status, json_t *body)

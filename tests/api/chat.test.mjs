@@ -1,9 +1,22 @@
 // Chat completions, whole and streamed: answers, logprobs, choices, stop strings, seeds, usage.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { OMAR, assemble, base, chat, collect, getJson, model, openai, post, user } from "./lib.mjs";
+import {
+    OMAR,
+    assemble,
+    base,
+    chat,
+    collect,
+    getJson,
+    model,
+    openai,
+    post,
+    user,
+    weather as WEATHER,
+} from "./lib.mjs";
 
 const NORWAY = "What is the capital of Norway?";
+const LISBON = "What is the weather in Lisbon in celsius?";
 const OSLO = "The capital of Norway is Oslo.";
 
 test("a whole answer", async () => {
@@ -193,13 +206,34 @@ test("greedy answers do not depend on drafting, and the statistics show it", asy
     assert.ok(drafted.mtplx_stats.ttft_s > 0);
 });
 
-test("a second turn reuses the first", async () => {
-    const first = [user("Explain the core idea of native-MTP in 2 sentences")];
-    const a = await openai.chat.completions.create({ ...base, messages: first });
-    const messages = [...first, a.choices[0].message, user("Say it again, shorter, for a child.")];
-    const b = await openai.chat.completions.create({ ...base, messages, max_tokens: 8 });
-    assert.ok(b.usage.prompt_tokens_details.cached_tokens >= 0);
-    assert.ok(b.usage.prompt_tokens > a.usage.prompt_tokens);
+// The template writes a tool loop as the model wrote it, so the next prompt extends what is kept.
+test("a tool result is read behind the kept call", async () => {
+    const call = await chat(LISBON, { tools: [WEATHER], mtplx_stats: true });
+    const [message] = [call.choices[0].message];
+    const result = { role: "tool", tool_call_id: message.tool_calls[0].id, content: "sunny" };
+    const next = await openai.chat.completions.create({
+        ...base,
+        tools: [WEATHER],
+        messages: [user(LISBON), message, result],
+        mtplx_stats: true,
+    });
+    const had = call.usage.prompt_tokens + call.usage.completion_tokens - 1;
+    assert.equal(next.usage.prompt_tokens_details.cached_tokens, had);
+    assert.equal(next.mtplx_stats.new_prefill_tokens, next.usage.prompt_tokens - had);
+    const cold = await openai.chat.completions.create(
+        { ...base, tools: [WEATHER], messages: [user(LISBON), message, result] },
+        { headers: { "x-mtplx-cache-mode": "bypass" } },
+    );
+    assert.equal(cold.usage.prompt_tokens_details.cached_tokens, 0);
+    assert.equal(cold.choices[0].message.content, next.choices[0].message.content);
+});
+
+test("a stream opens while its request still waits for a place", async () => {
+    const more = { stream: true, max_tokens: 4000, logit_bias: { 8182: -100, 8180: -100 } };
+    const streams = await Promise.all(Array.from({ length: 10 }, () => chat("Tell me a story.", more)));
+    const { active, queued } = await getJson("/v1/mtplx/snapshot");
+    assert.ok(active + queued >= 10, `${active} active, ${queued} queued`);
+    for (const s of streams) s.controller.abort();
 });
 
 test("answers at once are those of one after the other", async () => {

@@ -508,6 +508,8 @@ static void test_bad_jobs(void **state)
         {.prompt = ids, .n_prompt = 1, .kind = (enum mx_job_kind)7},
         {.prompt = ids, .n_prompt = 1, .gen = {.depth = 99}},
         {.prompt = ids, .n_prompt = 1, .gen = {.max_tokens = -1}},
+        {.prompt = ids, .n_prompt = 1, .gen = {.logprobs = 99}},
+        {.prompt = ids, .n_prompt = 1, .gen = {.policy = (mtplx_depth_policy)99}},
         {.prompt = ids, .n_prompt = 1, .gen = {.n_logit_bias = 100000}},
         {.prompt = ids, .n_prompt = 1, .gen = {.sampling = {.temperature = -1}}},
         {.prompt = ids, .n_prompt = 1, .kind = MX_JOB_EMBED_MEAN, .choices = 2},
