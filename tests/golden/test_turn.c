@@ -2,6 +2,7 @@
  * joined are the same, and the tokens they name are those that the visible text came from. */
 #include "golden.h"
 
+#include "base/clock.h"
 #include "base/strbuf.h"
 #include "serve/turn_int.h"
 
@@ -247,6 +248,33 @@ static void test_continue(void **state)
     json_decref(messages);
 }
 
+/* Texts that occur at every place of the prompt cost no more than others; with one step for each
+ * place this takes minutes. */
+static void test_continue_long(void **state)
+{
+    enum { N = 1 << 19 };
+    struct mx_turn_request r;
+    struct mx_turn_prompt p;
+    struct mx_api_error e = {0};
+    (void)state;
+    char *a = malloc(N + 1);
+    memset(a, 'a', N);
+    a[N] = '\0';
+    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", a, "role",
+                                 "assistant", "content", a + N / 2);
+    mx_turn_defaults(&app, &r);
+    r.messages = messages;
+    r.continue_final = true;
+    uint64_t start = mx_now_ns();
+    assert_true(mx_turn_prompt_make(&app, &r, &p, &e));
+    assert_true(mx_now_ns() - start < 5000000000ull);
+    assert_string_equal(p.text.data + p.text.len - N / 2, a + N / 2);
+    assert_int_equal(p.text.data[p.text.len - N / 2 - 1], '\n');
+    mx_turn_prompt_free(&p);
+    json_decref(messages);
+    free(a);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -271,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_continue_long),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
