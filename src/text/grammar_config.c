@@ -283,6 +283,7 @@ static uint32_t intern(struct mx_gmachine *m, struct mx_gelem *v, uint32_t n, bo
 static uint32_t finish(struct mx_gmachine *m)
 {
     close_over(m);
+    m->credit -= 16 + (int64_t)m->n_met + m->n_out;
     return intern(m, m->out, m->n_out, m->out_may_end);
 }
 
@@ -470,6 +471,7 @@ void mx_gmachine_collect(struct mx_gmachine *m, const uint32_t *roots, int n_roo
     for (int i = 0; i < n_roots; i++)
         m->configs[roots[i]].mark = 1;
     m->configs[m->start].mark = 1;
+    m->credit -= (int64_t)m->n_configs + m->n_nodes;
     sweep_configs(m);
     sweep_nodes(m);
 }
@@ -533,7 +535,7 @@ bool mx_gmachine_text(struct mx_gmachine *m, uint32_t config)
 
 bool mx_gmachine_init(struct mx_gmachine *m, const struct mx_gprog *p)
 {
-    *m = (struct mx_gmachine){.prog = p};
+    *m = (struct mx_gmachine){.prog = p, .credit = MX_GX_CREDIT};
     m->config_slots = calloc(CONFIG_SLOTS, sizeof *m->config_slots);
     m->node_slots = calloc(NODE_SLOTS, sizeof *m->node_slots);
     m->out = calloc(OUT_MAX, sizeof *m->out);

@@ -29,6 +29,7 @@ enum {
     MX_GX_STATES = 1 << 20,    /* states of a program, and edges */
     MX_GX_STACK = 256,         /* frames of a stack */
     MX_GX_REPEAT = 1000000000, /* largest bound of a repetition */
+    MX_GX_CREDIT = 1 << 25,    /* most stacks looked at for a mask: about half a second */
     MX_CP_MAX = 0x10ffff,
 };
 
@@ -273,6 +274,7 @@ struct mx_gmachine {
     uint32_t seen_cap;
     bool out_may_end, nomem;
     uint32_t start;
+    int64_t credit; /* stacks that may still be looked at for masks; see grammar_mask.c */
 };
 
 bool mx_gmachine_init(struct mx_gmachine *m, const struct mx_gprog *p);
@@ -374,7 +376,8 @@ struct mx_gmasks {
 };
 bool mx_gmasks_init(struct mx_gmasks *k, const struct mx_gprog *p, const struct mx_token_table *t);
 void mx_gmasks_free(struct mx_gmasks *k, struct mx_gmachine *m);
-/* The mask of a configuration, pinned (drop with mx_gmask_unpin); NULL when memory is out. */
+/* The mask of a configuration, pinned (drop with mx_gmask_unpin); NULL when memory or credit is
+ * out. */
 struct mx_gmask *mx_gmasks_get(struct mx_gmasks *k, struct mx_gmachine *m, uint32_t config);
 void mx_gmask_unpin(struct mx_gmask *mask);
 /* The configuration after a token that is no stop token, DEAD or NONE. */

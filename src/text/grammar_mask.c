@@ -10,7 +10,10 @@
  *   2. Those tokens are set first, from lists made once; the walk skips their subtrees.
  *   3. Counters matter to a token only as far as it is long, so configurations are looked up with
  *      their counters reduced (mx_gmachine_clip), and a string of 1,000 characters has few masks.
- */
+ *
+ * New steps of a very ambiguous grammar are long, and others wait while a mask is made: what a
+ * grammar may spend on them is limited. Each mask brings some credit, so that ordinary grammars
+ * never run out; without credit there are no new masks. */
 #include "text/grammar_int.h"
 
 #include <stdlib.h>
@@ -22,6 +25,7 @@ enum {
     MASKS_MAX = 2048,
     ENDLESS = 256, /* characters of a chain that does not end */
     UNCLEAN = UINT16_MAX,
+    CREDIT = 1 << 20, /* that a mask brings: about 20 ms */
 };
 
 static void set_bit(uint64_t *bits, int32_t id)
@@ -148,6 +152,8 @@ static bool walk_trie(struct walk *w)
     uint16_t *chars = w->k->chars;
     uint32_t i = 0;
     while (i < t->n_nodes) {
+        if (w->m->credit < 0)
+            return false;
         const struct mx_tnode *x = &t->nodes[i];
         uint32_t from = at[x->depth - 1];
         if (take_in_bulk(w, x, from, chars[x->depth - 1])) {
@@ -300,6 +306,7 @@ static struct mx_gmask *take_mask(struct mx_gmasks *k, struct mx_gmachine *m)
 
 struct mx_gmask *mx_gmasks_get(struct mx_gmasks *k, struct mx_gmachine *m, uint32_t config)
 {
+    m->credit = m->credit < MX_GX_CREDIT - CREDIT ? m->credit + CREDIT : MX_GX_CREDIT;
     if (mx_gmachine_full(m))
         mx_gmachine_collect(m, &config, 1);
     config = mx_gmachine_clip(m, config,

@@ -599,13 +599,13 @@ static void test_memory_waits(void **state)
     mx_engine_free(e);
 }
 
-/* Without max_tokens the reservation grows; where it cannot, the answer ends in good order. */
-static void test_memory_growth(void **state)
+/* Without max_tokens, or with one that the window cuts, the reservation grows; where it cannot, the
+ * answer ends in good order. */
+static void check_memory_growth(int max_tokens)
 {
-    (void)state;
     struct item it, free_one;
     int32_t want[RIG_TOKENS];
-    item_init(&it, 6, 100, 0);
+    item_init(&it, 6, 100, max_tokens);
     size_t most = (size_t)mtplx_model_get_info(model)->context_length;
     uint64_t limit =
         mx_seq_bytes_for(model, it.n + 300) + mx_gen_bytes_for(model, &it.o.gen, it.n, most - it.n);
@@ -626,6 +626,15 @@ static void test_memory_growth(void **state)
     mx_engine_free(e);
     free(it.prompt);
     free(free_one.prompt);
+}
+
+static void test_memory_growth(void **state)
+{
+    (void)state;
+    int window = mtplx_model_get_info(model)->context_length;
+    check_memory_growth(0);
+    check_memory_growth(window - 100);
+    check_memory_growth(window);
 }
 
 /* ---- Choices, reuse, embeddings ----------------------------------------------------------- */
