@@ -9,6 +9,7 @@
 #include "cli/model_arg.h"
 #include "cli/serve_flags.h"
 #include "cli/serve_process.h"
+#include "runtime/constraint.h"
 #include "runtime/model.h"
 #include "serve/api.h"
 #include "serve/http.h"
@@ -258,6 +259,7 @@ static mtplx_status warm_up(struct serve *s)
     mtplx_free(ids);
     if (id == 0)
         return s->err.status;
+    mx_grammar_prepare(s->app.model, NULL); /* meanwhile; without a tokenizer there is none */
     pthread_mutex_lock(&s->lock);
     while (!s->warm)
         pthread_cond_wait(&s->changed, &s->lock);
