@@ -163,15 +163,11 @@ static char *name_of(const char *path)
 
 static void read_template(struct serve *s)
 {
-    const struct mx_chat *chat = s->app.model->chat;
-    const char *text = chat ? mx_chat_template_text(chat, true) : NULL;
-    s->app.tools = s->config.tool_syntax >= 0 ? (enum mx_tool_syntax)s->config.tool_syntax
-                   : text                     ? mx_tool_syntax_of(text)
-                                              : MX_TOOLS_NONE;
-    s->app.reasoning = s->config.reasoning_style >= 0
-                           ? (enum mx_reasoning_style)s->config.reasoning_style
-                       : text ? mx_reasoning_style_of(text)
-                              : MX_REASONING_NONE;
+    mx_app_read_template(&s->app);
+    if (s->config.tool_syntax >= 0)
+        s->app.tools = (enum mx_tool_syntax)s->config.tool_syntax;
+    if (s->config.reasoning_style >= 0)
+        s->app.reasoning = (enum mx_reasoning_style)s->config.reasoning_style;
 }
 
 static mtplx_status load(struct serve *s)
