@@ -155,12 +155,16 @@ static void reset(struct stream *s)
 
 /* ---- Requests ------------------------------------------------------------------------------ */
 
+/* `seed` negative: drafting as the server sees fit; else depth 3, so that a sampled answer can be
+ * had again. */
 static char *chat_body(const char *prompt, int max_tokens, double temperature, int seed, bool more)
 {
-    json_t *o = json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:i, s:i, s:b, s:{s:b}}", "model", "any",
-                          "messages", "role", "user", "content", prompt, "max_tokens", max_tokens,
-                          "temperature", temperature, "seed", seed, "depth", 3, "stream", 1,
-                          "stream_options", "include_usage", 1);
+    json_t *o =
+        json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:b, s:{s:b}}", "model", "any", "messages",
+                  "role", "user", "content", prompt, "max_tokens", max_tokens, "temperature",
+                  temperature, "stream", 1, "stream_options", "include_usage", 1);
+    if (seed >= 0)
+        json_object_update_new(o, json_pack("{s:i, s:i}", "seed", seed, "depth", 3));
     if (more) /* the longest answers only end at max_tokens */
         json_object_set_new(o, "logit_bias", json_pack("{s:i, s:i}", "8182", -100, "8180", -100));
     char *text = json_dumps(o, JSON_COMPACT);
@@ -171,14 +175,16 @@ static char *chat_body(const char *prompt, int max_tokens, double temperature, i
 }
 
 /* 64 consecutive ids, as the programs without a tokenizer measure. */
-static char *ids_body(int first, int max_tokens)
+static char *ids_body(int first, int max_tokens, bool fixed)
 {
     json_t *ids = json_array();
     for (int i = 0; i < 64; i++)
         json_array_append_new(ids, json_integer(first + i));
-    json_t *o = json_pack("{s:o, s:i, s:i, s:i, s:i, s:b, s:{s:b}, s:{s:i}}", "prompt", ids,
-                          "max_tokens", max_tokens, "temperature", 0, "seed", 1, "depth", 3,
-                          "stream", 1, "stream_options", "include_usage", 1, "logit_bias", "0", -1);
+    json_t *o = json_pack("{s:o, s:i, s:i, s:b, s:{s:b}, s:{s:i}}", "prompt", ids, "max_tokens",
+                          max_tokens, "temperature", 0, "stream", 1, "stream_options",
+                          "include_usage", 1, "logit_bias", "0", -1);
+    if (fixed)
+        json_object_update_new(o, json_pack("{s:i, s:s}", "depth", 3, "draft_policy", "fixed"));
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
     if (!text)
@@ -355,7 +361,8 @@ static double together(int port, int n, int tokens, int round, bool ids)
     long long total = 0;
     for (int i = 0; i < n; i++) {
         const char *topic = topics[(size_t)(i + round) % TOPICS];
-        bodies[i] = ids ? ids_body(1000 + 2000 * i, tokens) : chat_body(topic, tokens, 0, 1, true);
+        bodies[i] =
+            ids ? ids_body(1000 + 2000 * i, tokens, false) : chat_body(topic, tokens, 0, -1, true);
         s[i] = (struct stream){.port = port, .body = bodies[i], .ids = ids, .light = true};
         pthread_create(&threads[i], NULL, run_thread, &s[i]);
     }
@@ -486,9 +493,10 @@ static int overhead(int port, const char *path, int rounds, bool ids)
             int first = 1000 + 2000 * t;
             int32_t *prompt = ids ? plain_ids(first, &count) : chat_ids(m, topics[t], &count);
             double a = bare(m, prompt, count, TOKENS, ids);
-            double b = served(
-                port, ids ? ids_body(first, TOKENS) : chat_body(topics[t], TOKENS, 0, 1, true),
-                ids);
+            double b = served(port,
+                              ids ? ids_body(first, TOKENS, true)
+                                  : chat_body(topics[t], TOKENS, 0, 1, true),
+                              ids);
             ratio[n++] = b / a;
             mtplx_free(prompt);
         }

@@ -513,6 +513,7 @@ mtplx_model *mtplx_model_load(const char *path, const mtplx_load_options *option
         return NULL;
     }
     init_lock(&m->lock);
+    pthread_mutex_init(&m->table_lock, NULL);
     m->clock = mx_now_ns;
     if (load(m, path, options ? options : &defaults, &local) != MTPLX_OK) {
         if (err)
@@ -555,6 +556,7 @@ void mtplx_model_free(mtplx_model *m)
     free(m->batch.data);
     free(m->mtp_batch.data);
     free(m->prompt_rows.data);
+    pthread_mutex_destroy(&m->table_lock);
     pthread_mutex_destroy(&m->lock);
     free(m->path);
     free(m);

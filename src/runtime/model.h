@@ -46,7 +46,10 @@ struct mtplx_model {
     struct mx_geometry geometry;
     struct mx_tokenizer *tokenizer;     /* NULL: none in the directory */
     struct mx_chat *chat;               /* NULL: no template */
-    struct mx_token_table *token_table; /* of grammars; NULL before the first, made under `lock` */
+    /* Of grammars; NULL before the first. A lock of its own: who compiles a grammar waits for no
+     * pass of the model, and no pass for the table. */
+    pthread_mutex_t table_lock;
+    struct mx_token_table *token_table;
     mtplx_sampling sampling;
     int32_t stops[MX_MAX_STOPS];
     int n_stops;

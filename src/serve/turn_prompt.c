@@ -169,7 +169,7 @@ static bool render_messages(struct mx_app *app, const struct mx_turn_request *r,
     json_t *messages = NULL;
     struct mx_messages_options o = {.thinking = policy_of(app, r),
                                     .style = app->reasoning,
-                                    .system_first = mx_messages_system_first(app->model->chat),
+                                    .system_first = app->system_first,
                                     .max_messages = app->max_messages};
     mtplx_error err = {0};
     if (mx_messages_normalise(r->messages, &o, &messages, &err) != MTPLX_OK)

@@ -354,6 +354,29 @@ static void test_gives_up(void **state)
     mtplx_model_free(m);
 }
 
+static void *compile_elsewhere(void *model)
+{
+    mtplx_grammar_free(compile(model, "[a-z]+"));
+    return NULL;
+}
+
+/* A server compiles grammars while passes of the model follow one another without a gap. */
+static void test_compiling_waits_for_no_pass(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_model(0);
+    pthread_t other;
+    struct timespec end;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += 10;
+    mtplx_model_lock(m);
+    assert_int_equal(pthread_create(&other, NULL, compile_elsewhere, m), 0);
+    int rc = pthread_timedjoin_np(other, NULL, &end);
+    mtplx_model_unlock(m);
+    assert_int_equal(rc, 0);
+    mtplx_model_free(m);
+}
+
 static void test_arguments(void **state)
 {
     (void)state;
@@ -389,6 +412,7 @@ int main(void)
         cmocka_unit_test(test_bias_yields),
         cmocka_unit_test(test_logprobs_are_the_models_own),
         cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_compiling_waits_for_no_pass),
         cmocka_unit_test(test_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

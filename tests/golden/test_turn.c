@@ -248,6 +248,26 @@ static void test_continue(void **state)
     json_decref(messages);
 }
 
+/* The template refuses system messages that are not first, or shows them: no word is lost. */
+static void test_late_system(void **state)
+{
+    struct mx_turn_request r;
+    struct mx_turn_prompt p;
+    struct mx_api_error e = {0};
+    (void)state;
+    json_t *messages = json_loads("[{\"role\":\"user\",\"content\":\"Hi\"},"
+                                  "{\"role\":\"assistant\",\"content\":\"Ho\"},"
+                                  "{\"role\":\"system\",\"content\":\"Be brief\"},"
+                                  "{\"role\":\"user\",\"content\":\"Go\"}]",
+                                  0, NULL);
+    mx_turn_defaults(&app, &r);
+    r.messages = messages;
+    assert_true(mx_turn_prompt_make(&app, &r, &p, &e));
+    assert_non_null(strstr(p.text.data, app.system_first ? "user\nBe brief" : "system\nBe brief"));
+    mx_turn_prompt_free(&p);
+    json_decref(messages);
+}
+
 /* Texts that occur at every place of the prompt cost no more than others; with one step for each
  * place this takes minutes. */
 static void test_continue_long(void **state)
@@ -279,8 +299,7 @@ static int setup(void **state)
 {
     (void)state;
     app.model = load_or_fail(src_path("models/nano"), NULL);
-    app.tools = MX_TOOLS_QWEN_XML;
-    app.reasoning = MX_REASONING_THINK;
+    mx_app_read_template(&app);
     app.settings.sampling_seeded = true;
     return pthread_mutex_init(&app.lock, NULL);
 }
@@ -300,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_continue),
         cmocka_unit_test(test_continue_long),
+        cmocka_unit_test(test_late_system),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
