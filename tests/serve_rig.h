@@ -34,8 +34,7 @@ static inline void rig_start(struct rig *g)
     g->app.model_id = "nano";
     g->app.started_ns = mx_now_ns();
     g->app.created = (int64_t)time(NULL);
-    g->app.tools = MX_TOOLS_QWEN_XML;
-    g->app.reasoning = MX_REASONING_THINK;
+    mx_app_read_template(&g->app);
     g->app.metrics = mx_metrics_new();
     g->app.responses = mx_response_store_new(16, 1u << 20);
     pthread_mutex_init(&g->app.lock, NULL);

@@ -9,6 +9,7 @@
 #include "cli/model_arg.h"
 #include "cli/serve_flags.h"
 #include "cli/serve_process.h"
+#include "runtime/constraint.h"
 #include "runtime/model.h"
 #include "serve/api.h"
 #include "serve/http.h"
@@ -162,15 +163,11 @@ static char *name_of(const char *path)
 
 static void read_template(struct serve *s)
 {
-    const struct mx_chat *chat = s->app.model->chat;
-    const char *text = chat ? mx_chat_template_text(chat, true) : NULL;
-    s->app.tools = s->config.tool_syntax >= 0 ? (enum mx_tool_syntax)s->config.tool_syntax
-                   : text                     ? mx_tool_syntax_of(text)
-                                              : MX_TOOLS_NONE;
-    s->app.reasoning = s->config.reasoning_style >= 0
-                           ? (enum mx_reasoning_style)s->config.reasoning_style
-                       : text ? mx_reasoning_style_of(text)
-                              : MX_REASONING_NONE;
+    mx_app_read_template(&s->app);
+    if (s->config.tool_syntax >= 0)
+        s->app.tools = (enum mx_tool_syntax)s->config.tool_syntax;
+    if (s->config.reasoning_style >= 0)
+        s->app.reasoning = (enum mx_reasoning_style)s->config.reasoning_style;
 }
 
 static mtplx_status load(struct serve *s)
@@ -258,6 +255,7 @@ static mtplx_status warm_up(struct serve *s)
     mtplx_free(ids);
     if (id == 0)
         return s->err.status;
+    mx_grammar_prepare(s->app.model, NULL); /* meanwhile; without a tokenizer there is none */
     pthread_mutex_lock(&s->lock);
     while (!s->warm)
         pthread_cond_wait(&s->changed, &s->lock);

@@ -14,7 +14,7 @@ struct mtplx_grammar {
 
 /* ---- Handles ------------------------------------------------------------------------------ */
 
-static mtplx_status need_table(mtplx_model *m, mtplx_error *err)
+mtplx_status mx_grammar_prepare(mtplx_model *m, mtplx_error *err)
 {
     if (!m->tokenizer)
         return mx_error(err, MTPLX_ERR_UNSUPPORTED,
@@ -24,14 +24,14 @@ static mtplx_status need_table(mtplx_model *m, mtplx_error *err)
     if (!m->token_table)
         m->token_table =
             mx_token_table_new(m->tokenizer, m->geometry.vocab, m->stops, m->n_stops, err);
-    bool made = m->token_table != NULL;
+    bool ok = m->token_table != NULL;
     pthread_mutex_unlock(&m->table_lock);
-    return made ? MTPLX_OK : MTPLX_ERR_MEMORY;
+    return ok ? MTPLX_OK : MTPLX_ERR_MEMORY;
 }
 
 mtplx_grammar *mx_grammar_wrap(mtplx_model *m, struct mx_grammar *rules, mtplx_error *err)
 {
-    if (need_table(m, err) != MTPLX_OK) {
+    if (mx_grammar_prepare(m, err) != MTPLX_OK) {
         mx_grammar_unref(rules);
         return NULL;
     }

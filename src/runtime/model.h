@@ -44,12 +44,12 @@ struct mtplx_model {
     const struct mx_family *family;
     const void *arch;
     struct mx_geometry geometry;
-    struct mx_tokenizer *tokenizer; /* NULL: none in the directory */
-    struct mx_chat *chat;           /* NULL: no template */
-    /* Of grammars; NULL before the first. Made under a lock of its own: who compiles a grammar does
-     * not wait for passes, nor they for the table. */
-    struct mx_token_table *token_table;
+    struct mx_tokenizer *tokenizer;     /* NULL: none in the directory */
+    struct mx_chat *chat;               /* NULL: no template */
+    /* Of grammars; NULL before the first. A lock of its own: who compiles a grammar waits for no
+     * pass of the model, and no pass for the table. */
     pthread_mutex_t table_lock;
+    struct mx_token_table *token_table;
     mtplx_sampling sampling;
     int32_t stops[MX_MAX_STOPS];
     int n_stops;

@@ -34,6 +34,7 @@ struct mx_app {
     int64_t created;      /* Unix time at start */
     enum mx_tool_syntax tools;
     enum mx_reasoning_style reasoning;
+    bool system_first; /* see mx_messages_system_first() */
     struct mx_metrics *metrics;
     struct mx_response_store *responses;
     size_t max_messages;  /* of one request */
@@ -43,6 +44,9 @@ struct mx_app {
     struct mx_app_settings settings;
 };
 
+/* Fills `tools`, `reasoning` and `system_first` from the model's chat template, which it renders
+ * once for that. */
+void mx_app_read_template(struct mx_app *app);
 /* A copy of the settings. */
 struct mx_app_settings mx_app_get_settings(struct mx_app *app);
 

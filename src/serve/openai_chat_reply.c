@@ -53,7 +53,7 @@ struct mx_chat_reply *mx_chat_reply_new(struct mx_app *app, struct mx_exchange *
     r->created = (int64_t)time(NULL);
     r->model = strdup(p->model);
     r->all_stats = json_array();
-    mx_openai_id("chatcmpl-", r->id);
+    mx_openai_id("chatcmpl-", mx_exchange_request_id(x), r->id);
     mx_strbuf_init(&r->head, 0);
     mx_strbuf_init(&r->chunk, MX_OPENAI_REPLY_MAX);
     mx_strbuf_putc(&r->head, '{');

@@ -122,7 +122,7 @@ static struct mx_completions *new_reply(struct mx_app *app, struct mx_exchange *
     r->all_stats = json_array();
     r->answers = calloc((size_t)o->answers, sizeof *r->answers);
     r->slots = calloc((size_t)o->turns, sizeof *r->slots);
-    mx_openai_id("cmpl-", r->id);
+    mx_openai_id("cmpl-", mx_exchange_request_id(x), r->id);
     mx_strbuf_init(&r->head, 0);
     mx_strbuf_init(&r->chunk, MX_OPENAI_REPLY_MAX);
     mx_strbuf_putc(&r->head, '{');

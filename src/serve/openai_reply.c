@@ -4,18 +4,14 @@
 #include "runtime/model.h"
 
 #include <math.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void mx_openai_id(const char *prefix, char out[48])
+void mx_openai_id(const char *prefix, const char *request_id, char out[48])
 {
-    static const char set[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    int n = snprintf(out, 20, "%s", prefix);
-    for (int i = 0; i < 24; i++)
-        out[n++] = set[randombytes_uniform(sizeof set - 1)];
-    out[n] = '\0';
+    const char *tail = strchr(request_id, '_');
+    snprintf(out, 48, "%s%.32s", prefix, tail ? tail + 1 : request_id);
 }
 
 void mx_openai_head(struct mx_strbuf *b, const char *id, const char *object, int64_t created,

@@ -8,8 +8,9 @@
 /* Longest reply: what a client can be sent as a whole. */
 #define MX_OPENAI_REPLY_MAX ((size_t)256 << 20)
 
-/* An id: the prefix and 24 letters and digits. */
-void mx_openai_id(const char *prefix, char out[48]);
+/* An id: the prefix and what follows "req_" in that of the request, so that logs, answers and
+ * cancellations speak of one thing. */
+void mx_openai_id(const char *prefix, const char *request_id, char out[48]);
 /* `"id":..,"object":..,"created":..,"model":..,"system_fingerprint":..`, without braces. */
 void mx_openai_head(struct mx_strbuf *b, const char *id, const char *object, int64_t created,
                     const char *model);

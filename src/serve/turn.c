@@ -62,8 +62,8 @@ static enum mx_turn_reason reason_of(const struct mx_choice *c, const struct mx_
 {
     if (c->failed)
         return MX_REASON_ERROR;
-    if (c->turn->prompt_only && r->end != MX_END_CANCELLED && r->end != MX_END_ERROR)
-        return MX_REASON_LENGTH;
+    if (c->turn->prompt_only && c->ended)
+        return MX_REASON_LENGTH; /* the prompt was read; there is no answer to end otherwise */
     if (c->stops.found >= 0)
         return MX_REASON_STOP_SEQUENCE;
     bool broken = c->open_call || c->broken_call;

@@ -77,6 +77,30 @@ static const json_t *text_of(const json_t *message)
     return json_is_string(content) ? content : NULL;
 }
 
+static char *reversed(const char *s, size_t n)
+{
+    char *r = malloc(n ? n : 1);
+    for (size_t i = 0; r && i < n; i++)
+        r[i] = s[n - 1 - i];
+    return r;
+}
+
+/* Where s[0..n) ends in the text for the last time; 0: it is not there. SIZE_MAX: memory is out.
+ * The first place in the reversed text, since stepping from hit to hit is quadratic in texts such
+ * as "aaaa". */
+static size_t last_end(const struct mx_strbuf *text, const char *s, size_t n)
+{
+    char *all = reversed(text->data, text->len), *part = reversed(s, n);
+    size_t end = SIZE_MAX;
+    if (all && part) {
+        const char *hit = n > 0 ? memmem(all, text->len, part, n) : NULL;
+        end = hit ? text->len - (size_t)(hit - all) : 0;
+    }
+    free(all);
+    free(part);
+    return end;
+}
+
 /* Cuts the rendered text behind the last message's own text, so that the answer goes on there. */
 static bool cut_behind_final(const json_t *messages, struct mx_strbuf *text, struct mx_api_error *e)
 {
@@ -87,7 +111,7 @@ static bool cut_behind_final(const json_t *messages, struct mx_strbuf *text, str
         return mx_api_fail(e, 400, "messages",
                            "To continue the final message, the last of 'messages' must be an "
                            "assistant message with text");
-    const char *s = json_string_value(content), *hit = NULL;
+    const char *s = json_string_value(content);
     size_t n = json_string_length(content);
     while (n > 0 && strchr(" \t\r\n", s[n - 1]))
         n--;
@@ -95,14 +119,14 @@ static bool cut_behind_final(const json_t *messages, struct mx_strbuf *text, str
         s++;
         n--;
     }
-    for (const char *p = text->data, *end = p + text->len;
-         p && n > 0 && (p = memmem(p, (size_t)(end - p), s, n)); p++)
-        hit = p;
-    if (!hit)
+    size_t end = last_end(text, s, n);
+    if (end == SIZE_MAX)
+        return mx_api_fail(e, 507, "messages", "Out of memory for the final message");
+    if (end == 0)
         return mx_api_fail(e, 400, "messages",
                            "The chat template of this model does not show the final message, so "
                            "it cannot be continued");
-    text->len = (size_t)(hit - text->data) + n;
+    text->len = end;
     text->data[text->len] = '\0';
     return true;
 }
@@ -145,7 +169,7 @@ static bool render_messages(struct mx_app *app, const struct mx_turn_request *r,
     json_t *messages = NULL;
     struct mx_messages_options o = {.thinking = policy_of(app, r),
                                     .style = app->reasoning,
-                                    .system_first = mx_messages_system_first(app->model->chat),
+                                    .system_first = app->system_first,
                                     .max_messages = app->max_messages};
     mtplx_error err = {0};
     if (mx_messages_normalise(r->messages, &o, &messages, &err) != MTPLX_OK)

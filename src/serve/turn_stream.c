@@ -187,7 +187,7 @@ static void make_call_id(char out[32])
 
 static void begin_call(struct mx_choice *c, int call, const char *name, size_t n)
 {
-    char tool[256];
+    char tool[512]; /* names are of at most 256 bytes */
     snprintf(tool, sizeof tool, "%.*s", (int)(n < sizeof tool ? n : sizeof tool - 1), name);
     release_stops(c);
     flush(c);

@@ -2,7 +2,7 @@
 // cancellation, kept sequences.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { chat, collect, eventually, get, getJson, model, post, url } from "./lib.mjs";
+import { chat, collect, eventually, get, getJson, model, openai, post, url } from "./lib.mjs";
 
 const LABEL = '[a-z_]+="(?:[^"\\\\]|\\\\.)*"';
 const SAMPLE = new RegExp(`^([a-z_]+)(\\{${LABEL}(?:,${LABEL})*\\})? (\\S+)$`);
@@ -121,6 +121,36 @@ test("snapshot and cancellation", async () => {
     await postJson("/v1/mtplx/cancel/" + job.request_id, {}, 404);
     await postJson("/v1/mtplx/cancel/" + job.id, {}, 404);
     await postJson("/v1/mtplx/cancel/nothing", {}, 404);
+});
+
+// Streams that do not end by themselves, and where their chunks say what they belong to.
+const endless = {
+    chat: async () => {
+        const more = { stream: true, max_tokens: 6000, logit_bias: NO_END };
+        return [await chat("Tell me a story.", more), (e) => e.id];
+    },
+    completions: async () => {
+        const more = { prompt: "Once upon a time", max_tokens: 6000, logit_bias: NO_END };
+        return [await openai.completions.create({ model, stream: true, ...more }), (e) => e.id];
+    },
+};
+
+test("cancellation by the id of the answer", async () => {
+    for (const [name, start] of Object.entries(endless)) {
+        const [stream, idOf] = await start();
+        let id;
+        let status;
+        const ended = (async () => {
+            for await (const event of stream) {
+                if (id) continue;
+                id = idOf(event);
+                status = (await post("/v1/mtplx/cancel/" + id, {})).status;
+            }
+        })();
+        const error = await ended.catch((e) => e);
+        assert.equal(status, 200, `${name} ${id}`);
+        assert.equal(error?.code, "request_cancelled", name);
+    }
 });
 
 test("settings", async () => {

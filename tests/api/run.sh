@@ -37,6 +37,12 @@ packages_current() {
 }
 
 if ! packages_current; then
+    # One retry, soon: a registry that is out of reach is to be told within a quarter of a minute.
+    npm_config_fetch_retries=1
+    npm_config_fetch_retry_mintimeout=2000
+    npm_config_fetch_retry_maxtimeout=5000
+    export npm_config_fetch_retries npm_config_fetch_retry_mintimeout
+    export npm_config_fetch_retry_maxtimeout
     if npm ci --prefix "$here" --no-audit --no-fund --ignore-scripts >"$work/npm" 2>&1; then
         cp "$here/package-lock.json" "$here/node_modules/.installed-from"
     elif [ -z "${MTPLX_API_REQUIRED:-}" ] && [ ! -d "$here/node_modules/openai" ] &&

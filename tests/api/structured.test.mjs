@@ -101,6 +101,24 @@ test("json_object", async () => {
     assert.match(s.choices[0].message.content, /^\s*\{/);
 });
 
+test("a regular expression and a grammar, sampled", async () => {
+    const pattern = "(red|green|blue)-[0-9]{3}";
+    const grammar = 'root ::= "<" word (" " word)? ">"\nword ::= [a-z] [a-z] [a-z]?';
+    for (let seed = 1; seed <= 5; seed++) {
+        const more = { temperature: 1.5, seed };
+        const a = await chat("Write a haiku", {
+            ...more,
+            response_format: { type: "regex", pattern },
+        });
+        assert.match(a.choices[0].message.content, new RegExp(`^${pattern}$`));
+        const b = await chat("Write a haiku", {
+            ...more,
+            response_format: { type: "grammar", grammar },
+        });
+        assert.match(b.choices[0].message.content, /^<[a-z]{2,3}( [a-z]{2,3})?>$/);
+    }
+});
+
 test("reasoning comes before the grammar", async () => {
     const schema = {
         type: "object",

@@ -31,8 +31,7 @@ static void start(void)
         abort();
     mx_engine_drain(app.engine, 1);
     app.model_id = "nano";
-    app.tools = MX_TOOLS_QWEN_XML;
-    app.reasoning = MX_REASONING_THINK;
+    mx_app_read_template(&app);
     app.settings.client_controls = true;
 }
 

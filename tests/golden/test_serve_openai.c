@@ -742,6 +742,22 @@ static void test_scoring(void **state)
     json_decref(more);
 }
 
+/* A prompt that was not read has no scores: that is an error, not an answer without them. */
+static void test_scoring_deadline(void **state)
+{
+    int status;
+    (void)state;
+    rig.app.deadline_ns = 1;
+    json_t *v = rig_post(&rig, "/v1/completions",
+                         "{\"prompt\":\"The fox ran home.\",\"max_tokens\":0,\"echo\":true,"
+                         "\"logprobs\":2}",
+                         &status);
+    rig.app.deadline_ns = 0;
+    assert_int_equal(status, 504);
+    assert_string_equal(text_at(v, "error.code"), "timeout");
+    json_decref(v);
+}
+
 /* ---- Embeddings --------------------------------------------------------------------------- */
 
 static json_t *embed(const char *body)
@@ -833,6 +849,7 @@ int main(void)
         cmocka_unit_test(test_several_prompts),
         cmocka_unit_test(test_many_prompts),
         cmocka_unit_test(test_scoring),
+        cmocka_unit_test(test_scoring_deadline),
         cmocka_unit_test(test_embeddings),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,6 +2,7 @@
  * joined are the same, and the tokens they name are those that the visible text came from. */
 #include "golden.h"
 
+#include "base/clock.h"
 #include "base/strbuf.h"
 #include "serve/turn_int.h"
 
@@ -247,12 +248,58 @@ static void test_continue(void **state)
     json_decref(messages);
 }
 
+/* The template refuses system messages that are not first, or shows them: no word is lost. */
+static void test_late_system(void **state)
+{
+    struct mx_turn_request r;
+    struct mx_turn_prompt p;
+    struct mx_api_error e = {0};
+    (void)state;
+    json_t *messages = json_loads("[{\"role\":\"user\",\"content\":\"Hi\"},"
+                                  "{\"role\":\"assistant\",\"content\":\"Ho\"},"
+                                  "{\"role\":\"system\",\"content\":\"Be brief\"},"
+                                  "{\"role\":\"user\",\"content\":\"Go\"}]",
+                                  0, NULL);
+    mx_turn_defaults(&app, &r);
+    r.messages = messages;
+    assert_true(mx_turn_prompt_make(&app, &r, &p, &e));
+    assert_non_null(strstr(p.text.data, app.system_first ? "user\nBe brief" : "system\nBe brief"));
+    mx_turn_prompt_free(&p);
+    json_decref(messages);
+}
+
+/* Texts that occur at every place of the prompt cost no more than others; with one step for each
+ * place this takes minutes. */
+static void test_continue_long(void **state)
+{
+    enum { N = 1 << 19 };
+    struct mx_turn_request r;
+    struct mx_turn_prompt p;
+    struct mx_api_error e = {0};
+    (void)state;
+    char *a = malloc(N + 1);
+    memset(a, 'a', N);
+    a[N] = '\0';
+    json_t *messages = json_pack("[{s:s,s:s},{s:s,s:s}]", "role", "user", "content", a, "role",
+                                 "assistant", "content", a + N / 2);
+    mx_turn_defaults(&app, &r);
+    r.messages = messages;
+    r.continue_final = true;
+    uint64_t start = mx_now_ns();
+    assert_true(mx_turn_prompt_make(&app, &r, &p, &e));
+    assert_true(mx_now_ns() - start < 5000000000ull);
+    assert_string_equal(p.text.data + p.text.len - N / 2, a + N / 2);
+    assert_int_equal(p.text.data[p.text.len - N / 2 - 1], '\n');
+    mx_turn_prompt_free(&p);
+    json_decref(messages);
+    free(a);
+}
+
 static int setup(void **state)
 {
     (void)state;
     app.model = load_or_fail(src_path("models/nano"), NULL);
-    app.tools = MX_TOOLS_QWEN_XML;
-    app.reasoning = MX_REASONING_THINK;
+    mx_app_read_template(&app);
     app.settings.sampling_seeded = true;
     return pthread_mutex_init(&app.lock, NULL);
 }
@@ -271,6 +318,8 @@ int main(void)
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_context_limit),
         cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_continue_long),
+        cmocka_unit_test(test_late_system),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
