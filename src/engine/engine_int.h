@@ -119,7 +119,7 @@ struct mx_engine {
     struct mx_engine_settings now; /* settings of this turn */
     struct mx_job *active[MX_MAX_ACTIVE];
     int n_active;
-    uint64_t turn;                  /* prefill passes */
+    uint64_t turn, embed_turn;      /* prefill passes over prompts, over texts */
     bool embed_next;                /* whose pass is next where prompts and embeddings wait */
     struct mx_engine_counters mine; /* since the last publication */
     uint64_t saved_ns, busy_since_ns;

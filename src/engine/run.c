@@ -228,30 +228,45 @@ static size_t find_texts(const struct mx_engine *e, struct mx_job **jobs)
     return n;
 }
 
-static void plan(struct mx_engine *e, const size_t *left, size_t n, size_t budget, size_t *rows)
+/* `turn` counts the passes of this kind. */
+static void plan(const struct mx_engine *e, const size_t *left, size_t n, size_t budget,
+                 uint64_t *turn, size_t *rows)
 {
+    ++*turn;
     if (e->now.mode == MX_ENGINE_COOPERATIVE)
-        mx_plan_prefill_one(left, n, budget, e->turn, rows);
+        mx_plan_prefill_one(left, n, budget, *turn, rows);
     else
         mx_plan_prefill(left, n, budget, rows);
 }
 
-static void embed_pass(struct mx_engine *e, struct mx_job *const *texts, size_t n, size_t budget)
+/* Reads rows[i] tokens of each. When a shared pass fails each tries alone. */
+static void embed_rows(struct mx_engine *e, struct mx_job *const *texts, const size_t *rows,
+                       size_t n)
 {
-    size_t left[MX_MAX_ACTIVE], rows[MX_MAX_ACTIVE], sum = 0;
+    size_t sum = 0;
     mtplx_error err = {0};
     for (size_t i = 0; i < n; i++)
-        left[i] = mx_embed_left(texts[i]);
-    plan(e, left, n, budget, rows);
-    for (size_t i = 0; i < n; i++)
         sum += rows[i];
-    e->mine.prompt_tokens += sum;
-    mtplx_status st = mx_embed_pass(e, texts, rows, n, sum, &err);
+    if (sum == 0 || mx_embed_pass(e, texts, rows, n, sum, &err) == MTPLX_OK)
+        return;
+    for (size_t i = 0; i < n && n > 1; i++)
+        embed_rows(e, texts + i, rows + i, 1);
+    if (n == 1)
+        mx_job_end_all(e, texts[0], MX_END_ERROR, &err);
+}
+
+static void embed_pass(struct mx_engine *e, struct mx_job *const *texts, size_t n, size_t budget)
+{
+    size_t left[MX_MAX_ACTIVE], rows[MX_MAX_ACTIVE];
     for (size_t i = 0; i < n; i++)
-        if (st != MTPLX_OK && rows[i])
-            mx_job_end_all(e, texts[i], MX_END_ERROR, &err);
-        else if (mx_embed_left(texts[i]) == 0)
+        left[i] = mx_embed_left(texts[i]);
+    plan(e, left, n, budget, &e->embed_turn, rows);
+    embed_rows(e, texts, rows, n);
+    for (size_t i = 0; i < n; i++) {
+        e->mine.prompt_tokens += rows[i];
+        if (mx_embed_left(texts[i]) == 0)
             mx_job_end_all(e, texts[i], MX_END_STOP, NULL);
+    }
 }
 
 static void tell_progress(struct mx_job *j)
@@ -305,7 +320,6 @@ bool mx_run_prefill(struct mx_engine *e)
     size_t budget = others ? (size_t)e->now.prefill_chunk : e->max_rows;
     if (!l.n && !n_texts)
         return false;
-    e->turn++;
     e->mine.prefill_passes++;
     e->learned = true;
     bool embed = n_texts && (e->embed_next || !l.n);
@@ -316,7 +330,7 @@ bool mx_run_prefill(struct mx_engine *e)
     }
     for (size_t i = 0; i < l.n; i++)
         left[i] = rows_wanted(l.at[i]);
-    plan(e, left, l.n, budget, rows);
+    plan(e, left, l.n, budget, &e->turn, rows);
     prefill_pass(e, &l, rows);
     return true;
 }

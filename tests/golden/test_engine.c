@@ -912,6 +912,55 @@ static void *scarce(struct mx_device *d, size_t bytes)
     return (s >> 16) % 6 == 0 ? NULL : good_ops->alloc(d, bytes);
 }
 
+/* The first KV block fails. */
+static void *fails_once(struct mx_device *d, size_t bytes)
+{
+    bool block = bytes == mx_kv_block_bytes(&model->geometry.kv);
+    return block && atomic_fetch_add(&alloc_noise, 1) == 0 ? NULL : good_ops->alloc(d, bytes);
+}
+
+/* Texts whose shared pass fails try alone. */
+static void test_embeddings_apart(void **state)
+{
+    (void)state;
+    static struct mx_device_ops broken;
+    struct item held, text[3];
+    struct mx_engine *e = rig_engine(&(struct mx_engine_options){
+        .model = model, .mode = MX_ENGINE_MTP_BATCH, .max_active = 3, .max_queue = 8});
+    good_ops = model->device->ops;
+    broken = *good_ops;
+    broken.alloc = fails_once;
+    hold(e, &held, "a");
+    mx_engine_set_settings(
+        e,
+        &(struct mx_engine_settings){
+            .mode = MX_ENGINE_SERIAL, .max_active = 3, .max_queue = 8, .prefill_chunk = 64},
+        NULL);
+    for (int i = 0; i < 3; i++) {
+        item_init(&text[i], (uint32_t)i, 12, 0);
+        text[i].o.kind = MX_JOB_EMBED_MEAN;
+        item_submit(e, &text[i]);
+    }
+    atomic_store(&alloc_noise, 0);
+    model->device->ops = &broken;
+    mx_engine_set_settings(
+        e,
+        &(struct mx_engine_settings){
+            .mode = MX_ENGINE_MTP_BATCH, .max_active = 4, .max_queue = 8, .prefill_chunk = 64},
+        NULL);
+    for (int i = 0; i < 3; i++) {
+        rig_wait_done(&text[i].probe);
+        assert_int_equal(end_of(&text[i]), MX_END_STOP);
+        free(text[i].prompt);
+    }
+    let_go(e, &held);
+    rig_wait_done(&held.probe);
+    mx_engine_free(e);
+    model->device->ops = good_ops;
+    atomic_store(&alloc_noise, 0);
+    free(held.prompt);
+}
+
 /* Whose memory is out ends with an error, the others as ever, and the engine is as good as new. */
 static void test_failures(void **state)
 {
@@ -1042,18 +1091,31 @@ static void test_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_company),         cmocka_unit_test(test_first_token),
-        cmocka_unit_test(test_owners_in_turns), cmocka_unit_test(test_blocked_readers),
-        cmocka_unit_test(test_deadlines),       cmocka_unit_test(test_full_queues),
-        cmocka_unit_test(test_burst),           cmocka_unit_test(test_shutdown),
-        cmocka_unit_test(test_drain_timeout),   cmocka_unit_test(test_cancel_in_prefill),
-        cmocka_unit_test(test_sink_ends),       cmocka_unit_test(test_bad_jobs),
-        cmocka_unit_test(test_memory_refusal),  cmocka_unit_test(test_memory_waits),
-        cmocka_unit_test(test_memory_growth),   cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_reuse),           cmocka_unit_test(test_reuse_bounds),
-        cmocka_unit_test(test_embeddings),      cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_grammars),        cmocka_unit_test(test_reuse_sampled),
-        cmocka_unit_test(test_settings),        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_first_token),
+        cmocka_unit_test(test_owners_in_turns),
+        cmocka_unit_test(test_blocked_readers),
+        cmocka_unit_test(test_deadlines),
+        cmocka_unit_test(test_full_queues),
+        cmocka_unit_test(test_burst),
+        cmocka_unit_test(test_shutdown),
+        cmocka_unit_test(test_drain_timeout),
+        cmocka_unit_test(test_cancel_in_prefill),
+        cmocka_unit_test(test_sink_ends),
+        cmocka_unit_test(test_bad_jobs),
+        cmocka_unit_test(test_memory_refusal),
+        cmocka_unit_test(test_memory_waits),
+        cmocka_unit_test(test_memory_growth),
+        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_reuse),
+        cmocka_unit_test(test_reuse_bounds),
+        cmocka_unit_test(test_embeddings),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_grammars),
+        cmocka_unit_test(test_reuse_sampled),
+        cmocka_unit_test(test_embeddings_apart),
+        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
