@@ -806,6 +806,43 @@ static void test_embeddings(void **state)
     json_decref(w);
 }
 
+/* The inputs of a client that has gone are not read to their end. */
+static void test_embeddings_abort(void **state)
+{
+    struct mx_engine_snapshot *s = calloc(1, sizeof *s);
+    struct mx_strbuf b;
+    char head[256];
+    (void)state;
+    mx_strbuf_init(&b, 0);
+    mx_strbuf_puts(&b, "{\"input\":[");
+    for (int i = 0; i < 4; i++) {
+        mx_strbuf_puts(&b, i ? ",[" : "[");
+        for (int k = 0; k < 8000; k++)
+            mx_strbuf_printf(&b, k ? ",%d" : "%d", 40 + k % 50 + i);
+        mx_strbuf_putc(&b, ']');
+    }
+    mx_strbuf_puts(&b, "]}");
+    mx_engine_get_snapshot(rig.app.engine, s);
+    uint64_t before = s->counters.cancelled, end = mx_now_ns() + 20000000000ull;
+    int fd = dial(rig.port);
+    snprintf(head, sizeof head,
+             "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+             b.len);
+    assert_true(put_text(fd, head) && put_text(fd, b.data));
+    do
+        mx_engine_get_snapshot(rig.app.engine, s);
+    while (s->active == 0 && mx_now_ns() < end);
+    close(fd);
+    do {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        mx_engine_get_snapshot(rig.app.engine, s);
+    } while (s->active + s->queued > 0 && mx_now_ns() < end);
+    assert_int_equal(s->active + s->queued, 0);
+    assert_int_equal(s->counters.cancelled - before, 4);
+    mx_strbuf_free(&b);
+    free(s);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -851,6 +888,7 @@ int main(void)
         cmocka_unit_test(test_scoring),
         cmocka_unit_test(test_scoring_deadline),
         cmocka_unit_test(test_embeddings),
+        cmocka_unit_test(test_embeddings_abort),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
