@@ -20,10 +20,11 @@ struct request {
     struct mx_exchange *x; /* the reply holds it */
     struct mx_openai_params p;
     struct mx_completions_options o;
-    const json_t *prompt; /* as it came */
-    int n_prompts;        /* 1 when `prompt` is one */
-    int per_turn;         /* answers of a turn */
-    json_t *schema;       /* owned */
+    const json_t *prompt;   /* as it came */
+    int n_prompts;          /* 1 when `prompt` is one */
+    int per_turn;           /* answers of a turn */
+    json_t *schema;         /* owned */
+    mtplx_grammar *grammar; /* owned; of all turns */
 };
 
 /* ---- Reading ------------------------------------------------------------------------------ */
@@ -126,6 +127,7 @@ static void free_request(void *arg)
     struct request *q = arg;
     mx_openai_params_free(&q->p);
     json_decref(q->schema);
+    mtplx_grammar_free(q->grammar);
     free(q);
 }
 
@@ -135,8 +137,8 @@ static bool is_list(const struct request *q)
     return json_is_array(first) || json_is_string(first);
 }
 
-static uint64_t start_turn(void *arg, int turn, mx_turn_fn *event, void *event_arg,
-                           struct mx_api_error *e)
+static struct mx_turn *make_turn(void *arg, int turn, mx_turn_fn *event, void *event_arg,
+                                 struct mx_api_error *e)
 {
     const struct request *q = arg;
     struct mx_turn_request r = q->p.turn;
@@ -150,7 +152,16 @@ static uint64_t start_turn(void *arg, int turn, mx_turn_fn *event, void *event_a
     r.prompt_ids = text ? NULL : prompt;
     r.event = event;
     r.arg = event_arg;
-    return mx_turn_start(q->app, q->x, &r, e);
+    r.grammar = q->grammar;
+    return mx_turn_make(q->app, q->x, &r, e);
+}
+
+/* A grammar is compiled once, however many prompts there are. */
+static bool make_grammar(struct request *q, struct mx_api_error *e)
+{
+    if (!q->p.turn.prompt_only)
+        q->grammar = mx_turn_grammar(q->app, &q->p.turn, e);
+    return e->status == 0;
 }
 
 void mx_api_completions(struct mx_app *app, struct mx_exchange *x)
@@ -159,17 +170,16 @@ void mx_api_completions(struct mx_app *app, struct mx_exchange *x)
     struct request *q = calloc(1, sizeof *q);
     if (app->metrics)
         mx_metrics_unknown_fields(app->metrics, mx_fields_unknown(mx_exchange_body(x), known));
-    bool ok =
-        q ? read_request(app, x, q, &e) : mx_api_fail(&e, 507, NULL, "Out of memory for a request");
-    if (ok) {
-        q->app = app;
-        q->x = x;
-        q->o.start = start_turn;
+    if (!q)
+        mx_api_fail(&e, 507, NULL, "Out of memory for a request");
+    else
+        *q = (struct request){.app = app, .x = x};
+    if (q && read_request(app, x, q, &e) && make_grammar(q, &e)) {
+        q->o.make = make_turn;
         q->o.free = free_request;
         q->o.request = q;
-        if (mx_completions_run(app, x, &q->p, &q->o))
+        if (mx_completions_run(app, x, &q->p, &q->o, &e))
             return; /* the request may be gone already */
-        mx_api_fail(&e, 507, NULL, "Out of memory for a reply");
     }
     mx_exchange_fail(x, &e);
     if (q)

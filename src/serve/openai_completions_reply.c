@@ -34,7 +34,8 @@ struct answer {
 /* A turn. */
 struct slot {
     struct mx_completions *r;
-    int first; /* its first answer */
+    int first;            /* its first answer */
+    struct mx_turn *turn; /* not submitted yet */
     uint64_t job;
 };
 
@@ -91,6 +92,8 @@ static void free_reply(struct mx_completions *r)
         mx_strbuf_free(&r->answers[i].text);
         free_lists(&r->answers[i].lists);
     }
+    for (int i = 0; r->slots && i < r->o.turns; i++)
+        mx_turn_free(r->slots[i].turn);
     mx_strbuf_free(&r->head);
     mx_strbuf_free(&r->chunk);
     json_decref(r->all_stats);
@@ -104,13 +107,30 @@ static void free_reply(struct mx_completions *r)
     free(r);
 }
 
+static void on_event(void *arg, const struct mx_turn_event *ev);
+
+static bool make_turns(struct mx_completions *r, struct mx_api_error *e)
+{
+    for (int i = 0; i < r->o.turns; i++) {
+        struct slot *s = &r->slots[i];
+        *s = (struct slot){.r = r, .first = i * (r->o.answers / r->o.turns)};
+        s->turn = r->o.make(r->o.request, i, on_event, s, e);
+        if (!s->turn)
+            return false;
+    }
+    return true;
+}
+
 static struct mx_completions *new_reply(struct mx_app *app, struct mx_exchange *x,
                                         const struct mx_openai_params *p,
-                                        const struct mx_completions_options *o)
+                                        const struct mx_completions_options *o,
+                                        struct mx_api_error *e)
 {
     struct mx_completions *r = calloc(1, sizeof *r);
-    if (!r)
+    if (!r) {
+        mx_api_fail(e, 507, NULL, "Out of memory for a reply");
         return NULL;
+    }
     r->app = app;
     r->x = mx_exchange_ref(x);
     r->o = *o;
@@ -127,16 +147,17 @@ static struct mx_completions *new_reply(struct mx_app *app, struct mx_exchange *
     mx_strbuf_init(&r->chunk, MX_OPENAI_REPLY_MAX);
     mx_strbuf_putc(&r->head, '{');
     mx_openai_head(&r->head, r->id, "text_completion", (int64_t)time(NULL), p->model);
-    if (!r->all_stats || !r->answers || !r->slots || r->head.failed) {
-        r->o.request = NULL; /* stays the caller's */
-        free_reply(r);
-        return NULL;
-    }
-    for (int i = 0; i < o->answers; i++) {
+    for (int i = 0; r->answers && i < o->answers; i++) {
         mx_strbuf_init(&r->answers[i].text, 0);
         init_lists(&r->answers[i].lists);
     }
-    return r;
+    if (!r->all_stats || !r->answers || !r->slots || r->head.failed)
+        mx_api_fail(e, 507, NULL, "Out of memory for a reply");
+    else if (make_turns(r, e))
+        return r;
+    r->o.request = NULL; /* stays the caller's */
+    free_reply(r);
+    return NULL;
 }
 
 /* ---- Tokens ------------------------------------------------------------------------------- */
@@ -421,7 +442,7 @@ static void send_whole(struct mx_completions *r)
 
 static void close_reply(struct mx_completions *r)
 {
-    if (r->failed) { /* as a whole, unless the stream has begun */
+    if (has_failed(r)) { /* as a whole, unless the stream has begun */
         if (!mx_exchange_fail(r->x, &r->error))
             mx_openai_stream_error(r->x, &r->error);
     } else if (r->stream) {
@@ -469,8 +490,6 @@ static void leave(struct mx_completions *r)
         close_reply(r);
 }
 
-static void on_event(void *arg, const struct mx_turn_event *ev);
-
 /* Starts the next turn, if there is one and the reply can still come. The caller runs itself. */
 static void start_next(struct mx_completions *r)
 {
@@ -483,7 +502,9 @@ static void start_next(struct mx_completions *r)
     pthread_mutex_unlock(&r->lock);
     if (!more)
         return;
-    uint64_t job = r->o.start(r->o.request, (int)(slot - r->slots), on_event, slot, &e);
+    struct mx_turn *turn = slot->turn;
+    slot->turn = NULL;
+    uint64_t job = mx_turn_submit(turn, &e);
     if (!job) {
         fail_with(r, &e);
         pthread_mutex_lock(&r->lock);
@@ -512,13 +533,11 @@ static void on_event(void *arg, const struct mx_turn_event *ev)
 }
 
 bool mx_completions_run(struct mx_app *app, struct mx_exchange *x, const struct mx_openai_params *p,
-                        const struct mx_completions_options *o)
+                        const struct mx_completions_options *o, struct mx_api_error *e)
 {
-    struct mx_completions *r = new_reply(app, x, p, o);
+    struct mx_completions *r = new_reply(app, x, p, o, e);
     if (!r)
         return false;
-    for (int i = 0; i < o->turns; i++)
-        r->slots[i] = (struct slot){.r = r, .first = i * (o->answers / o->turns)};
     for (int i = 0; i < WINDOW; i++)
         start_next(r);
     if (r->stream && !has_failed(r)) /* head and keep-alives come while it waits in the queue */

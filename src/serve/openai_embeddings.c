@@ -23,6 +23,7 @@ struct input {
     int32_t *ids;
     size_t n;
     float *vector; /* once read */
+    uint64_t job;  /* 0: not queued yet */
     struct embeddings *e;
 };
 
@@ -150,6 +151,8 @@ static bool read_request(struct embeddings *e, struct mx_api_error *error)
     e->kind = pooling == 1 ? MX_JOB_EMBED_LAST : MX_JOB_EMBED_MEAN;
     e->dims = (size_t)dims;
     e->priority = (int)priority;
+    if (priority > 0 && !mx_app_get_settings(e->app).client_controls)
+        e->priority = 0;
     if (!e->model)
         return mx_api_fail(error, 507, NULL, "Out of memory for a reply");
     return read_inputs(&f, e);
@@ -206,11 +209,10 @@ static void send_vectors(struct embeddings *e)
 
 static void finish(struct embeddings *e)
 {
-    if (!e->failed && e->next < e->n) { /* the client went away */
-        mx_api_fail(&e->error, 499, NULL, "The request was cancelled");
-        e->failed = true;
-    }
-    if (e->failed)
+    pthread_mutex_lock(&e->lock); /* the client may be leaving at this moment */
+    bool failed = e->failed;
+    pthread_mutex_unlock(&e->lock);
+    if (failed)
         mx_exchange_fail(e->x, &e->error);
     else
         send_vectors(e);
@@ -232,21 +234,41 @@ static float *normalised(const struct mx_job_result *r, size_t dims)
     return v;
 }
 
+/* The first failure counts; what is queued besides is of no use then. */
+static void fail_with(struct embeddings *e, const struct mx_api_error *error)
+{
+    pthread_mutex_lock(&e->lock);
+    if (!e->failed)
+        e->error = *error;
+    e->failed = true;
+    for (int i = 0; i < e->n; i++)
+        if (e->inputs[i].job)
+            mx_engine_cancel(e->app->engine, e->inputs[i].job);
+    pthread_mutex_unlock(&e->lock);
+}
+
 static void set_failure(struct embeddings *e, const struct mx_job_result *r)
 {
-    if (e->failed)
-        return;
-    e->failed = true;
+    struct mx_api_error error;
     if (r->end == MX_END_CANCELLED)
-        mx_api_fail(&e->error, 499, NULL, "The request was cancelled");
+        mx_api_fail(&error, 499, NULL, "The request was cancelled");
     else if (r->end == MX_END_DEADLINE)
-        mx_api_fail(&e->error, 504, NULL, "The request took longer than this server allows");
+        mx_api_fail(&error, 504, NULL, "The request took longer than this server allows");
     else if (r->end == MX_END_SHUTDOWN)
-        mx_api_fail(&e->error, 503, NULL, "The server is shutting down");
+        mx_api_fail(&error, 503, NULL, "The server is shutting down");
     else if (r->end == MX_END_ERROR)
-        mx_api_fail_from(&e->error, &r->error, NULL);
+        mx_api_fail_from(&error, &r->error, NULL);
     else
-        mx_api_fail(&e->error, 507, NULL, "Out of memory for the vectors");
+        mx_api_fail(&error, 507, NULL, "Out of memory for the vectors");
+    fail_with(e, &error);
+}
+
+static void on_gone(void *arg, uint64_t unused)
+{
+    struct mx_api_error error;
+    (void)unused;
+    mx_api_fail(&error, 499, NULL, "The request was cancelled");
+    fail_with(arg, &error);
 }
 
 static void submit_more(struct embeddings *e);
@@ -259,10 +281,8 @@ static void on_done(void *arg, int choice, const mtplx_gen *gen, const struct mx
     (void)gen;
     if (r->embedding && r->end != MX_END_ERROR && r->end != MX_END_CANCELLED)
         in->vector = normalised(r, e->dims);
-    pthread_mutex_lock(&e->lock);
     if (!in->vector)
         set_failure(e, r);
-    pthread_mutex_unlock(&e->lock);
     submit_more(e);
     pthread_mutex_lock(&e->lock);
     bool last = --e->running == 0;
@@ -308,25 +328,29 @@ static uint64_t submit(struct embeddings *e, struct input *in, struct mx_api_err
 static void submit_more(struct embeddings *e)
 {
     pthread_mutex_lock(&e->lock);
-    bool more = e->next < e->n && !e->failed && !mx_exchange_gone(e->x);
-    int i = e->next;
+    bool more = e->next < e->n && !e->failed;
+    struct input *in = &e->inputs[e->next];
     e->next += more;
     e->running += more;
     pthread_mutex_unlock(&e->lock);
     struct mx_api_error error = {0};
-    if (!more || submit(e, &e->inputs[i], &error))
+    if (!more)
         return;
+    uint64_t job = submit(e, in, &error);
+    if (!job)
+        fail_with(e, &error);
     pthread_mutex_lock(&e->lock);
-    e->running--;
-    if (!e->failed)
-        e->error = error;
-    e->failed = true;
+    in->job = job;
+    e->running -= job == 0;
+    if (e->failed && job)
+        mx_engine_cancel(e->app->engine, job);
     pthread_mutex_unlock(&e->lock);
 }
 
 static void start(struct embeddings *e)
 {
     e->running = 1; /* this thread */
+    mx_exchange_on_gone(e->x, on_gone, e, 0);
     for (int i = 0; i < WINDOW; i++)
         submit_more(e);
     pthread_mutex_lock(&e->lock);

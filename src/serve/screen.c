@@ -53,6 +53,19 @@ static bool check_host(const struct mx_screen *s, struct mx_exchange *x)
     return refuse(x, &e);
 }
 
+/* Two readings of where the request ends would let one client's bytes be another's request behind a
+ * proxy that reads it the other way. What follows on the connection is not looked at. */
+static bool check_framing(struct mx_exchange *x)
+{
+    struct mx_api_error e;
+    size_t lengths = count_header(x, "Content-Length");
+    if (lengths + count_header(x, "Transfer-Encoding") <= 1)
+        return true;
+    mx_exchange_set_header(x, "Connection", "close");
+    mx_api_fail(&e, 400, NULL, "the request says more than once how long its body is");
+    return refuse(x, &e);
+}
+
 static void allow_origin(struct mx_exchange *x, const char *origin)
 {
     mx_exchange_set_header(x, "Access-Control-Allow-Origin", origin);
@@ -258,7 +271,7 @@ void mx_screen_request(const struct mx_screen *s, struct mx_exchange *x, bool dr
     bool utf8 = mx_utf8_valid(x->path, strlen(x->path));
     x->dialect = dialect_of(x);
     identify(s, x);
-    if (bad_method(x) || !check_host(s, x) || !check_origin(s, x))
+    if (bad_method(x) || !check_framing(x) || !check_host(s, x) || !check_origin(s, x))
         return;
     bool found = utf8 && find_route(s, x, allow);
     if (found && x->entry->dialect == MX_DIALECT_ANTHROPIC)

@@ -1,8 +1,8 @@
 /* The life of a turn: submission, the engine's calls, the end.
  *
  * Invariants
- *   1. A turn has two owners: mx_turn_start(), which still learns the job's id, and the engine,
- * until the last done(). Whoever is last frees it.
+ *   1. A turn has two owners: mx_turn_submit(), which still learns the job's id, and the engine,
+ *      until the last done(). Whoever is last frees it.
  *   2. For every accepted turn each choice gets one FINISH, and the turn one CLOSE behind them.
  *   3. A client that does not read holds only its own choices; after STALL_NS it counts as gone. */
 #include "serve/turn_int.h"
@@ -195,9 +195,9 @@ static uint64_t deadline_of(const struct mx_app *app, struct mx_exchange *x,
     return (x ? mx_exchange_started_ns(x) : mx_now_ns()) + app->deadline_ns;
 }
 
-static uint64_t submit(struct mx_turn *t, const struct mx_turn_request *r,
-                       const mtplx_gen_options *gen, struct mx_api_error *e)
+static uint64_t submit(struct mx_turn *t, struct mx_api_error *e)
 {
+    const struct mx_turn_request *r = &t->request;
     char owner[128];
     mtplx_error err = {0};
     snprintf(owner, sizeof owner, "%s%s%s", t->exchange ? mx_exchange_client(t->exchange) : "",
@@ -206,7 +206,7 @@ static uint64_t submit(struct mx_turn *t, const struct mx_turn_request *r,
         .kind = MX_JOB_GENERATE,
         .prompt = t->prompt,
         .n_prompt = t->n_prompt,
-        .gen = *gen,
+        .gen = r->gen,
         .choices = t->n_choices,
         .owner = owner,
         .priority = r->priority,
@@ -224,15 +224,24 @@ static uint64_t submit(struct mx_turn *t, const struct mx_turn_request *r,
     return 0;
 }
 
-uint64_t mx_turn_start(struct mx_app *app, struct mx_exchange *x, const struct mx_turn_request *r,
-                       struct mx_api_error *e)
+struct mx_turn *mx_turn_make(struct mx_app *app, struct mx_exchange *x,
+                             const struct mx_turn_request *r, struct mx_api_error *e)
 {
     mtplx_gen_options gen;
     struct mx_turn *t = mx_turn_prepare(app, x, r, &gen, e);
-    if (!t)
-        return 0;
+    if (t) {
+        t->request = *r;
+        t->request.gen = gen;
+    }
+    return t;
+}
+
+uint64_t mx_turn_submit(struct mx_turn *t, struct mx_api_error *e)
+{
+    const struct mx_app *app = t->app;
+    struct mx_exchange *x = t->exchange;
     atomic_store(&t->refs, 2);
-    uint64_t id = submit(t, r, &gen, e);
+    uint64_t id = submit(t, e);
     if (!id) {
         mx_turn_free(t);
         return 0;
@@ -246,4 +255,11 @@ uint64_t mx_turn_start(struct mx_app *app, struct mx_exchange *x, const struct m
     }
     unref(t);
     return id;
+}
+
+uint64_t mx_turn_start(struct mx_app *app, struct mx_exchange *x, const struct mx_turn_request *r,
+                       struct mx_api_error *e)
+{
+    struct mx_turn *t = mx_turn_make(app, x, r, e);
+    return t ? mx_turn_submit(t, e) : 0;
 }

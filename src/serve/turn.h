@@ -99,6 +99,7 @@ struct mx_turn_request {
     const json_t *schema;    /* SCHEMA */
     const char *format_text; /* REGEX, GBNF */
     size_t format_len;
+    mtplx_grammar *grammar; /* instead of the format; outlives the turn */
 
     enum mx_tristate thinking;    /* enable_thinking for the template */
     const char *reasoning_effort; /* for the template, or NULL */
@@ -132,6 +133,20 @@ void mx_turn_defaults(struct mx_app *app, struct mx_turn_request *r);
  * job is cancelled when its client goes away, and held while its backlog is high. */
 uint64_t mx_turn_start(struct mx_app *app, struct mx_exchange *x, const struct mx_turn_request *r,
                        struct mx_api_error *e);
+
+/* The two halves of mx_turn_start(), for turns that are queued later than prepared. What `r` points
+ * to is borrowed until the turn was submitted, which takes it over whether that succeeds or not,
+ * and is quick enough for the engine's thread. */
+struct mx_turn;
+struct mx_turn *mx_turn_make(struct mx_app *app, struct mx_exchange *x,
+                             const struct mx_turn_request *r, struct mx_api_error *e);
+uint64_t mx_turn_submit(struct mx_turn *t, struct mx_api_error *e);
+void mx_turn_free(struct mx_turn *t); /* one that was not submitted; NULL is allowed */
+
+/* The grammar of the format of `r`, for raw turns that share it (mx_turn_request.grammar). NULL
+ * with e->status 0 where the format is text, else with *e filled. */
+mtplx_grammar *mx_turn_grammar(struct mx_app *app, const struct mx_turn_request *r,
+                               struct mx_api_error *e);
 
 /* "stop", "length", "tool_calls", ... as chat completions spell it. */
 const char *mx_turn_reason_openai(const struct mx_turn_finish *f);

@@ -63,6 +63,7 @@ struct mx_choice {
 
 struct mx_turn {
     struct mx_app *app;
+    struct mx_turn_request request; /* what it borrows is gone once the turn is submitted */
     struct mx_exchange *exchange;
     mx_turn_fn *event;
     void *arg;
@@ -86,7 +87,6 @@ struct mx_turn {
 struct mx_turn *mx_turn_prepare(struct mx_app *app, struct mx_exchange *x,
                                 const struct mx_turn_request *r, mtplx_gen_options *gen,
                                 struct mx_api_error *e);
-void mx_turn_free(struct mx_turn *t);
 
 /* As mx_api_fail_from(), for errors that the request's own content caused: a limit that it breaks
  * is a 400. */

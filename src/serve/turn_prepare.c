@@ -98,6 +98,20 @@ static struct mx_grammar *format_grammar(const struct mx_turn_request *r,
     return NULL;
 }
 
+mtplx_grammar *mx_turn_grammar(struct mx_app *app, const struct mx_turn_request *r,
+                               struct mx_api_error *e)
+{
+    const struct mx_grammar_frame whole = {0};
+    mtplx_error err = {0};
+    if (r->format == MX_FORMAT_TEXT)
+        return NULL;
+    struct mx_grammar *rules = format_grammar(r, &whole, &err);
+    mtplx_grammar *g = rules ? mx_grammar_wrap(app->model, rules, &err) : NULL;
+    if (!g)
+        mx_turn_fail_input(e, &err, "response_format");
+    return g;
+}
+
 static bool check_tools(const struct mx_app *app, const struct mx_turn_request *r,
                         struct mx_api_error *e)
 {
@@ -138,6 +152,10 @@ static bool make_grammar(struct mx_turn *t, const struct mx_turn_request *r, mtp
     struct mx_app *app = t->app;
     bool by_tools = forced(r) || (r->format == MX_FORMAT_TEXT && t->tools && any_strict(t->tools));
     mtplx_error err = {0};
+    if (r->grammar) {
+        gen->grammar = r->grammar;
+        return true;
+    }
     if (app->tools == MX_TOOLS_NONE)
         by_tools = false;
     if (r->prompt_only || (!by_tools && r->format == MX_FORMAT_TEXT))

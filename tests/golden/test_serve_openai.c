@@ -694,6 +694,45 @@ static void test_many_prompts(void **state)
     mx_strbuf_free(&b);
 }
 
+/* Prompts share a grammar; one that cannot run is found before any other has. */
+static void test_prompts_are_made_first(void **state)
+{
+    struct mx_engine_snapshot *s = calloc(1, sizeof *s);
+    struct mx_strbuf b;
+    int status;
+    (void)state;
+    mx_strbuf_init(&b, 0);
+    mx_strbuf_puts(&b, "{\"max_tokens\":20,\"guided_regex\":\"[xyz]{4}\",\"temperature\":1,"
+                       "\"prompt\":[");
+    for (int i = 0; i < 20; i++)
+        mx_strbuf_printf(&b, "%s\"%d foxes\"", i ? "," : "", i);
+    json_t *v;
+    size_t good = b.len;
+    mx_strbuf_puts(&b, "]}");
+    v = complete(b.data);
+    for (size_t i = 0; i < 20; i++) {
+        const char *text = text_at(json_array_get(at(v, "choices"), i), "text");
+        assert_int_equal(strlen(text), 4);
+        assert_int_equal(strspn(text, "xyz"), 4);
+    }
+    json_decref(v);
+    mx_engine_get_snapshot(rig.app.engine, s);
+    uint64_t before = s->counters.accepted;
+    b.len = good;
+    mx_strbuf_puts(&b, ",\"");
+    for (int i = 0; i < 9000; i++)
+        mx_strbuf_puts(&b, "1");
+    mx_strbuf_puts(&b, "\"]}");
+    v = rig_post(&rig, "/v1/completions", b.data, &status);
+    assert_int_equal(status, 400);
+    assert_string_equal(text_at(v, "error.code"), "context_length_exceeded");
+    mx_engine_get_snapshot(rig.app.engine, s);
+    assert_int_equal(s->counters.accepted, before);
+    json_decref(v);
+    mx_strbuf_free(&b);
+    free(s);
+}
+
 static void check_scores(const json_t *v, size_t prompt, const char *text)
 {
     const json_t *tokens = at(v, "choices.0.logprobs.tokens");
@@ -806,6 +845,43 @@ static void test_embeddings(void **state)
     json_decref(w);
 }
 
+/* The inputs of a client that has gone are not read to their end. */
+static void test_embeddings_abort(void **state)
+{
+    struct mx_engine_snapshot *s = calloc(1, sizeof *s);
+    struct mx_strbuf b;
+    char head[256];
+    (void)state;
+    mx_strbuf_init(&b, 0);
+    mx_strbuf_puts(&b, "{\"input\":[");
+    for (int i = 0; i < 4; i++) {
+        mx_strbuf_puts(&b, i ? ",[" : "[");
+        for (int k = 0; k < 8000; k++)
+            mx_strbuf_printf(&b, k ? ",%d" : "%d", 40 + k % 50 + i);
+        mx_strbuf_putc(&b, ']');
+    }
+    mx_strbuf_puts(&b, "]}");
+    mx_engine_get_snapshot(rig.app.engine, s);
+    uint64_t before = s->counters.cancelled, end = mx_now_ns() + 20000000000ull;
+    int fd = dial(rig.port);
+    snprintf(head, sizeof head,
+             "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n",
+             b.len);
+    assert_true(put_text(fd, head) && put_text(fd, b.data));
+    do
+        mx_engine_get_snapshot(rig.app.engine, s);
+    while (s->active == 0 && mx_now_ns() < end);
+    close(fd);
+    do {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        mx_engine_get_snapshot(rig.app.engine, s);
+    } while (s->active + s->queued > 0 && mx_now_ns() < end);
+    assert_int_equal(s->active + s->queued, 0);
+    assert_int_equal(s->counters.cancelled - before, 4);
+    mx_strbuf_free(&b);
+    free(s);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -848,9 +924,11 @@ int main(void)
         cmocka_unit_test(test_completion),
         cmocka_unit_test(test_several_prompts),
         cmocka_unit_test(test_many_prompts),
+        cmocka_unit_test(test_prompts_are_made_first),
         cmocka_unit_test(test_scoring),
         cmocka_unit_test(test_scoring_deadline),
         cmocka_unit_test(test_embeddings),
+        cmocka_unit_test(test_embeddings_abort),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

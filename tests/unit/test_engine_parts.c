@@ -319,16 +319,11 @@ static void test_budget(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_queue_fifo),
-        cmocka_unit_test(test_queue_turns),
-        cmocka_unit_test(test_queue_newcomers),
-        cmocka_unit_test(test_queue_classes),
-        cmocka_unit_test(test_plan_prefill),
-        cmocka_unit_test(test_plan_prefill_any),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_cgroup_memory),
-        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_queue_fifo),      cmocka_unit_test(test_queue_turns),
+        cmocka_unit_test(test_queue_newcomers), cmocka_unit_test(test_queue_classes),
+        cmocka_unit_test(test_plan_prefill),    cmocka_unit_test(test_plan_prefill_any),
+        cmocka_unit_test(test_numbers),         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_cgroup_memory),   cmocka_unit_test(test_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -629,6 +629,27 @@ static void test_hosts(void **state)
     mx_server_free(v);
 }
 
+/* A body whose length is said twice is refused, and nothing behind it is taken for a request. */
+static void test_framing(void **state)
+{
+    static const char *const heads[] = {"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                                        "Content-Length: 5\r\nContent-Length: 5\r\n"};
+    (void)state;
+    struct mx_server *v = serve();
+    int p = mx_server_port(v);
+    for (size_t i = 0; i < 2; i++) {
+        char text[300], c;
+        int fd = dial(p);
+        snprintf(text, sizeof text, "POST /health HTTP/1.1\r\nHost: localhost\r\n%s\r\n0\r\n\r\n%s",
+                 heads[i], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        put_text(fd, text);
+        expect(get_reply(fd, false), 400, "how long its body is");
+        assert_false(get_byte(fd, &c));
+        close(fd);
+    }
+    mx_server_free(v);
+}
+
 static void test_origins(void **state)
 {
     (void)state;
@@ -1206,6 +1227,7 @@ int main(void)
         cmocka_unit_test(test_public_needs_key),
         cmocka_unit_test(test_key_file),
         cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_framing),
         cmocka_unit_test(test_origins),
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_stream_flushes),

@@ -1,12 +1,8 @@
 /* Counters, their exposition and the settings of the server, without a server: bounded tables under
  * hostile names, every line of the Prometheus text parsed back, settings all or nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "exchange_rig.h"
 
-#include <cmocka.h>
-
+#include "serve/api.h"
 #include "serve/metrics_int.h"
 
 #include <ctype.h>
@@ -488,6 +484,29 @@ static void test_settings_refused(void **state)
     }
 }
 
+/* Without its key a client learns nothing about the machine, not even through a proxy on it. */
+static void test_health_of_strangers(void **state)
+{
+    static const char *const clients[] = {"127.0.0.1", "::1", "192.168.1.5", "key-like"};
+    struct mx_app app = {.model_id = "nano"};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        struct mx_exchange *x = rig_exchange(MX_DIALECT_OPENAI, NULL);
+        x->authorized = false;
+        snprintf(x->client, sizeof x->client, "%s", clients[i]);
+        mx_api_health(&app, x);
+        char *text = rig_reply(x);
+        json_t *v = parse_json(text);
+        assert_int_equal(json_object_size(v), i < 2 ? 5 : 4);
+        assert_string_equal(json_string_value(json_object_get(v, "status")), "ok");
+        json_t *startup = json_object_get(v, "startup");
+        assert_int_equal(json_object_size(startup), i < 2 ? 1 : 0);
+        json_decref(v);
+        free(text);
+        rig_free(x);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -500,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_settings_change),
         cmocka_unit_test(test_settings_round_trip),
         cmocka_unit_test(test_settings_refused),
+        cmocka_unit_test(test_health_of_strangers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
