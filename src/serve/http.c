@@ -50,7 +50,7 @@ struct mx_server {
     char *bound;
     int port;
     size_t max_body, max_uploads;
-    atomic_size_t uploads; /* bytes of bodies that are not parsed yet */
+    atomic_size_t uploads; /* bytes of bodies that come in, wait or are in a handler */
     atomic_bool draining, closing;
     pthread_mutex_t lock; /* in_flight */
     pthread_cond_t fewer;
@@ -216,8 +216,7 @@ static void fail(struct mx_exchange *x, int status, const char *sentence)
 
 static void uncharge(struct mx_server *s, struct mx_exchange *x)
 {
-    atomic_fetch_sub(&s->uploads, x->charged);
-    x->charged = 0;
+    atomic_fetch_sub(&s->uploads, atomic_exchange(&x->charged, 0));
 }
 
 /* A piece of a body. What comes after a refusal is read and dropped, so that the client sees the
@@ -236,7 +235,7 @@ static enum MHD_Result receive(struct mx_server *s, struct mx_exchange *x, const
         atomic_fetch_sub(&s->uploads, n);
         fail(x, 503, "too many large requests are coming in at once");
     } else {
-        x->charged += n;
+        atomic_fetch_add(&x->charged, n);
         if (!mx_strbuf_append(&x->text, data, n))
             fail(x, 503, "out of memory for the request body");
     }
@@ -313,6 +312,9 @@ static void prepare(void *arg, struct mx_exchange *x)
     }
     mx_strbuf_free(&x->text);
     x->entry->handler(s->app, x);
+    json_decref(x->body);
+    x->body = NULL;
+    uncharge(s, x);
 }
 
 /* ---- The end of a request ----------------------------------------------------------------- */

@@ -350,7 +350,7 @@ static struct mx_exchange *run(bool stream, bool hide, const struct script *s, s
                                const struct mx_turn_finish *f, char **reply)
 {
     struct mx_messages_request r = {.stream = stream, .hide_thinking = hide, .model = "m\"1"};
-    r.turn.stop[0] = "STOP";
+    r.turn.stop[r.turn.n_stop++] = "STOP";
     struct mx_exchange *x = rig_exchange(MX_DIALECT_ANTHROPIC, NULL);
     struct mx_messages_answer *a = mx_messages_answer_new(x, &r);
     assert_non_null(a);
