@@ -33,6 +33,7 @@
 
 enum { POOL = 32 << 10, MAX_CONNECTIONS = 4096, PREPARERS = 2, QUEUE = 256, BLOCK = 16 << 10 };
 
+static const char tls_versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 static const size_t max_body_default = (size_t)32 << 20;
 static const uint64_t second = 1000000000u;
 
@@ -443,6 +444,7 @@ static struct MHD_Daemon *start_daemon(struct mx_server *s, int fd, int limit)
     struct MHD_OptionItem tls[] = {
         {MHD_OPTION_HTTPS_MEM_CERT, 0, s->cert},
         {MHD_OPTION_HTTPS_MEM_KEY, 0, s->key},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)tls_versions},
         {MHD_OPTION_END, 0, NULL},
     };
     /* On the loopback every client has the same address. */
@@ -455,7 +457,7 @@ static struct MHD_Daemon *start_daemon(struct mx_server *s, int fd, int limit)
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)per_address,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
         (size_t)4096, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY, s->cert ? tls : tls + 2,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY, s->cert ? tls : tls + 3,
         MHD_OPTION_END);
 }
 
