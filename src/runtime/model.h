@@ -44,8 +44,8 @@ struct mtplx_model {
     const struct mx_family *family;
     const void *arch;
     struct mx_geometry geometry;
-    struct mx_tokenizer *tokenizer;     /* NULL: none in the directory */
-    struct mx_chat *chat;               /* NULL: no template */
+    struct mx_tokenizer *tokenizer; /* NULL: none in the directory */
+    struct mx_chat *chat;           /* NULL: no template */
     /* Of grammars; NULL before the first. A lock of its own: who compiles a grammar waits for no
      * pass of the model, and no pass for the table. */
     pthread_mutex_t table_lock;

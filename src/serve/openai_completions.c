@@ -20,11 +20,11 @@ struct request {
     struct mx_exchange *x; /* the reply holds it */
     struct mx_openai_params p;
     struct mx_completions_options o;
-    char *session;        /* owned: turns are queued after the body is gone */
-    const json_t *prompt; /* as it came */
-    int n_prompts;        /* 1 when `prompt` is one */
-    int per_turn;         /* answers of a turn */
-    json_t *schema;       /* owned */
+    char *session;          /* owned: turns are queued after the body is gone */
+    const json_t *prompt;   /* as it came */
+    int n_prompts;          /* 1 when `prompt` is one */
+    int per_turn;           /* answers of a turn */
+    json_t *schema;         /* owned */
     mtplx_grammar *grammar; /* owned; of all turns */
 };
 

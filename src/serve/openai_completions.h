@@ -23,9 +23,9 @@ struct mx_completions_options {
     void *request; /* the reply takes it over */
 };
 
-/* Makes all turns, and starts them a few at a time, so that a long list of prompts neither fills the queue nor
- * keeps others out; the reply is sent when all have ended. False with *e filled when one cannot be
- * made: then nothing was taken over. */
+/* Makes all turns, and starts them a few at a time, so that a long list of prompts neither fills
+ * the queue nor keeps others out; the reply is sent when all have ended. False with *e filled when
+ * one cannot be made: then nothing was taken over. */
 bool mx_completions_run(struct mx_app *app, struct mx_exchange *x, const struct mx_openai_params *p,
                         const struct mx_completions_options *o, struct mx_api_error *e);
 

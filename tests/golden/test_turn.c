@@ -315,10 +315,8 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_context_limit),
-        cmocka_unit_test(test_continue),
-        cmocka_unit_test(test_continue_long),
+        cmocka_unit_test(test_answers),     cmocka_unit_test(test_context_limit),
+        cmocka_unit_test(test_continue),    cmocka_unit_test(test_continue_long),
         cmocka_unit_test(test_late_system),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,6 +2,7 @@
 #include "exchange_rig.h"
 
 #include "serve/anthropic_int.h"
+#include "serve/stops.h"
 
 /* ---- Requests ----------------------------------------------------------------------------- */
 
@@ -262,6 +263,25 @@ static void test_refusals(void **state)
         mx_messages_request_free(&r);
         json_decref(body);
         free(value);
+    }
+}
+
+/* A stop sequence that could only be searched for in part is refused. */
+static void test_long_stop(void **state)
+{
+    char text[MX_STOP_LEN_MAX + 2];
+    (void)state;
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    for (int over = 1; over >= 0; over--) {
+        struct mx_messages_request r = {0};
+        struct mx_api_error e = {0};
+        json_t *body = body_of("[{\"role\":\"user\",\"content\":\"hi\"}]");
+        text[MX_STOP_LEN_MAX + over] = '\0';
+        json_object_set_new(body, "stop_sequences", json_pack("[s]", text));
+        assert_int_equal(mx_messages_parse(body, false, &r, &e), !over);
+        mx_messages_request_free(&r);
+        json_decref(body);
     }
 }
 
@@ -547,7 +567,8 @@ int main(void)
         cmocka_unit_test(test_many_messages), cmocka_unit_test(test_whole),
         cmocka_unit_test(test_stream),        cmocka_unit_test(test_hidden_thinking),
         cmocka_unit_test(test_cut_call),      cmocka_unit_test(test_stop_sequence),
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_errors),        cmocka_unit_test(test_long_stop),
+        cmocka_unit_test(test_sessions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
