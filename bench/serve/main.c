@@ -5,8 +5,9 @@
  *                                             alone; resident memory of PID is sampled
  *   serve scale PORT [ROUNDS [TOKENS]]        tokens per second of 1, 2, 4, 8 and 16 streams
  *   serve overhead PORT MODEL [ROUNDS]        one stream against a bare loop over the library
- *   serve ttft PORT [ROUNDS]                  first token of a short prompt that arrives while a
- *                                             prompt of 4,000 tokens is read
+ *   serve ids PORT MODEL [ROUNDS]             scale and overhead with prompts of token ids, for
+ * models without a chat template serve ttft PORT [ROUNDS]                  first token of a short
+ * prompt that arrives while a prompt of 4,000 tokens is read
  *
  * The server is started beforehand: mtplx serve --model MODEL --port PORT --seed 1 --depth 3. */
 #include "base/clock.h"
@@ -47,7 +48,9 @@ static void die(const char *what)
 struct stream {
     int port;
     const char *body;
+    bool ids;           /* completions of token ids */
     size_t break_after; /* bytes after which the client hangs up; 0: never */
+    bool light; /* look at times and usage only: the client must not take the server's processor */
     /* Results. */
     size_t bytes;
     char *text; /* everything that was said, reasoning and calls included */
@@ -99,6 +102,12 @@ static void on_event(void *arg, const char *data)
         s->done = true;
         return;
     }
+    if (s->light && strstr(data, s->ids ? "\"text\":\"" : "\"content\":\"")) {
+        s->last_ns = mx_now_ns();
+        if (!s->first_ns)
+            s->first_ns = s->last_ns;
+        return;
+    }
     json_t *o = json_loads(data, 0, NULL);
     const json_t *choice = json_array_get(json_object_get(o, "choices"), 0);
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
@@ -132,7 +141,8 @@ static int run(struct stream *s)
 {
     s->sse = (struct sse){.event = on_event, .arg = s};
     s->sent_ns = mx_now_ns();
-    int status = client_post(s->port, "/v1/chat/completions", s->body, on_data, s);
+    const char *path = s->ids ? "/v1/completions" : "/v1/chat/completions";
+    int status = client_post(s->port, path, s->body, on_data, s);
     sse_free(&s->sse);
     return status;
 }
@@ -145,14 +155,36 @@ static void reset(struct stream *s)
 
 /* ---- Requests ------------------------------------------------------------------------------ */
 
+/* `seed` negative: drafting as the server sees fit; else depth 3, so that a sampled answer can be
+ * had again. */
 static char *chat_body(const char *prompt, int max_tokens, double temperature, int seed, bool more)
 {
-    json_t *o = json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:i, s:i, s:b, s:{s:b}}", "model", "any",
-                          "messages", "role", "user", "content", prompt, "max_tokens", max_tokens,
-                          "temperature", temperature, "seed", seed, "depth", 3, "stream", 1,
-                          "stream_options", "include_usage", 1);
+    json_t *o =
+        json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:b, s:{s:b}}", "model", "any", "messages",
+                  "role", "user", "content", prompt, "max_tokens", max_tokens, "temperature",
+                  temperature, "stream", 1, "stream_options", "include_usage", 1);
+    if (seed >= 0)
+        json_object_update_new(o, json_pack("{s:i, s:i}", "seed", seed, "depth", 3));
     if (more) /* the longest answers only end at max_tokens */
         json_object_set_new(o, "logit_bias", json_pack("{s:i, s:i}", "8182", -100, "8180", -100));
+    char *text = json_dumps(o, JSON_COMPACT);
+    json_decref(o);
+    if (!text)
+        die("out of memory");
+    return text;
+}
+
+/* 64 consecutive ids, as the programs without a tokenizer measure. */
+static char *ids_body(int first, int max_tokens, bool fixed)
+{
+    json_t *ids = json_array();
+    for (int i = 0; i < 64; i++)
+        json_array_append_new(ids, json_integer(first + i));
+    json_t *o = json_pack("{s:o, s:i, s:i, s:b, s:{s:b}, s:{s:i}}", "prompt", ids, "max_tokens",
+                          max_tokens, "temperature", 0, "stream", 1, "stream_options",
+                          "include_usage", 1, "logit_bias", "0", -1);
+    if (fixed)
+        json_object_update_new(o, json_pack("{s:i, s:s}", "depth", 3, "draft_policy", "fixed"));
     char *text = json_dumps(o, JSON_COMPACT);
     json_decref(o);
     if (!text)
@@ -320,7 +352,7 @@ static void *run_thread(void *arg)
 }
 
 /* Tokens per second of n streams together, from the first token of the last that starts. */
-static double together(int port, int n, int tokens, int round)
+static double together(int port, int n, int tokens, int round, bool ids)
 {
     static struct stream s[MAX_STREAMS];
     pthread_t threads[MAX_STREAMS];
@@ -328,8 +360,10 @@ static double together(int port, int n, int tokens, int round)
     uint64_t first = UINT64_MAX, last = 0;
     long long total = 0;
     for (int i = 0; i < n; i++) {
-        bodies[i] = chat_body(topics[(size_t)(i + round) % TOPICS], tokens, 0, 1, true);
-        s[i] = (struct stream){.port = port, .body = bodies[i]};
+        const char *topic = topics[(size_t)(i + round) % TOPICS];
+        bodies[i] =
+            ids ? ids_body(1000 + 2000 * i, tokens, false) : chat_body(topic, tokens, 0, -1, true);
+        s[i] = (struct stream){.port = port, .body = bodies[i], .ids = ids, .light = true};
         pthread_create(&threads[i], NULL, run_thread, &s[i]);
     }
     for (int i = 0; i < n; i++) {
@@ -355,7 +389,7 @@ static double median(double *v, int n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-static int scale(int port, int rounds, int tokens)
+static int scale(int port, int rounds, int tokens, bool ids)
 {
     static const int counts[] = {1, 2, 4, 8, 16};
     static double rate[5][64], ratio[5][64];
@@ -365,8 +399,8 @@ static int scale(int port, int rounds, int tokens)
             /* One stream is averaged over the same prompts that the batch holds. */
             double sum = 0;
             for (int i = 0; c == 0 && i < 8; i++)
-                sum += 1 / together(port, 1, tokens, i);
-            rate[c][r] = c == 0 ? 8 / sum : together(port, counts[c], tokens, r);
+                sum += 1 / together(port, 1, tokens, i, ids);
+            rate[c][r] = c == 0 ? 8 / sum : together(port, counts[c], tokens, r, ids);
             ratio[c][r] = rate[c][r] / rate[0][r];
         }
     for (int c = 0; c < 5; c++) {
@@ -379,23 +413,46 @@ static int scale(int port, int rounds, int tokens)
 
 /* ---- overhead ------------------------------------------------------------------------------ */
 
-/* Nanoseconds per token of a bare loop, from the first token to the last. */
-static double bare(mtplx_model *m, const char *prompt, int tokens)
+static int32_t *chat_ids(mtplx_model *m, const char *prompt, size_t *n)
 {
     mtplx_error err = {0};
-    mtplx_logit_bias ban[] = {{8182, -100}, {8180, -100}};
+    size_t len;
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", prompt);
+    char *json = json_dumps(messages, JSON_COMPACT);
+    char *text = mtplx_chat_render(m, json, NULL, NULL, true, &len, &err);
+    int32_t *ids = text ? mtplx_encode(m, text, len, false, n, &err) : NULL;
+    if (!ids)
+        die(err.message);
+    mtplx_free(text);
+    free(json);
+    json_decref(messages);
+    return ids;
+}
+
+static int32_t *plain_ids(int first, size_t *n)
+{
+    int32_t *ids = malloc(64 * sizeof *ids);
+    if (!ids)
+        die("out of memory");
+    for (int i = 0; i < 64; i++)
+        ids[i] = first + i;
+    *n = 64;
+    return ids;
+}
+
+/* Nanoseconds per token of a bare loop, from the first token to the last, with the options that the
+ * server's request has: a seed fixes depth 3. */
+static double bare(mtplx_model *m, const int32_t *ids, size_t n, int tokens, bool plain)
+{
+    mtplx_error err = {0};
+    mtplx_logit_bias ban[] = {{8182, -100}, {8180, -100}}, nudge = {0, -1};
     mtplx_gen_options o = {.depth = 3,
                            .policy = MTPLX_DEPTH_FIXED,
                            .context_copy = true,
                            .max_tokens = tokens,
-                           .logit_bias = ban,
-                           .n_logit_bias = 2};
-    size_t len, n;
-    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", prompt);
-    char *json = json_dumps(messages, JSON_COMPACT);
-    char *text = mtplx_chat_render(m, json, NULL, NULL, true, &len, &err);
-    int32_t *ids = text ? mtplx_encode(m, text, len, false, &n, &err) : NULL;
-    mtplx_seq *s = ids ? mtplx_seq_new(m, &err) : NULL;
+                           .logit_bias = plain ? &nudge : ban,
+                           .n_logit_bias = plain ? 1 : 2};
+    mtplx_seq *s = mtplx_seq_new(m, &err);
     mtplx_gen *g = s ? mtplx_gen_new(s, ids, n, &o, &err) : NULL;
     if (!g)
         die(err.message);
@@ -406,17 +463,12 @@ static double bare(mtplx_model *m, const char *prompt, int tokens)
     double ns = (double)st->decode_ns / (double)(st->generated_tokens - 1);
     mtplx_gen_free(g);
     mtplx_seq_free(s);
-    mtplx_free(ids);
-    mtplx_free(text);
-    free(json);
-    json_decref(messages);
     return ns;
 }
 
-static double served(int port, const char *prompt, int tokens)
+static double served(int port, char *body, bool ids)
 {
-    char *body = chat_body(prompt, tokens, 0, 1, true);
-    struct stream s = {.port = port, .body = body};
+    struct stream s = {.port = port, .body = body, .ids = ids, .light = true};
     if (run(&s) != 200 || s.error || s.completion < 2)
         die("a stream failed");
     double ns = (double)(s.last_ns - s.first_ns) / (double)(s.completion - 1);
@@ -425,7 +477,7 @@ static double served(int port, const char *prompt, int tokens)
     return ns;
 }
 
-static int overhead(int port, const char *path, int rounds)
+static int overhead(int port, const char *path, int rounds, bool ids)
 {
     enum { TOKENS = 256 };
     mtplx_error err = {0};
@@ -436,9 +488,17 @@ static int overhead(int port, const char *path, int rounds)
     if (!m)
         die(err.message);
     for (int r = 0; r < rounds; r++)
-        for (size_t t = 0; t < TOPICS && n < 512; t++) {
-            double a = bare(m, topics[t], TOKENS), b = served(port, topics[t], TOKENS);
+        for (int t = 0; t < (int)TOPICS && n < 512; t++) {
+            size_t count;
+            int first = 1000 + 2000 * t;
+            int32_t *prompt = ids ? plain_ids(first, &count) : chat_ids(m, topics[t], &count);
+            double a = bare(m, prompt, count, TOKENS, ids);
+            double b = served(port,
+                              ids ? ids_body(first, TOKENS, true)
+                                  : chat_body(topics[t], TOKENS, 0, 1, true),
+                              ids);
             ratio[n++] = b / a;
+            mtplx_free(prompt);
         }
     mtplx_model_free(m);
     double mid = median(ratio, n);
@@ -507,13 +567,16 @@ int main(int argc, char **argv)
                     streams > MAX_STREAMS ? MAX_STREAMS : streams);
     }
     if (strcmp(what, "scale") == 0)
-        return scale(port, number(argc, argv, 3, 3), number(argc, argv, 4, 256));
+        return scale(port, number(argc, argv, 3, 3), number(argc, argv, 4, 256), false);
+    if (strcmp(what, "ids") == 0 && argc > 3)
+        return scale(port, number(argc, argv, 4, 3), 64, true) ||
+               overhead(port, argv[3], number(argc, argv, 4, 3), true);
     if (strcmp(what, "overhead") == 0 && argc > 3)
-        return overhead(port, argv[3], number(argc, argv, 4, 5));
+        return overhead(port, argv[3], number(argc, argv, 4, 5), false);
     if (strcmp(what, "ttft") == 0)
         return ttft(port, number(argc, argv, 3, 10));
     fprintf(stderr,
             "usage: serve load PORT PID [SECONDS [STREAMS]] | scale PORT [ROUNDS [TOKENS]] | "
-            "overhead PORT MODEL [ROUNDS] | ttft PORT [ROUNDS]\n");
+            "overhead PORT MODEL [ROUNDS] | ids PORT MODEL [ROUNDS] | ttft PORT [ROUNDS]\n");
     return 2;
 }

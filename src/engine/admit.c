@@ -2,10 +2,12 @@
  *
  * A job is admitted when its reservation fits beside those of the active jobs; kept sequences make
  * room first. The reservation covers prompt and max_tokens, so what was admitted has the memory to
- * get to its end. An answer without max_tokens reserves MX_ROOM_STEP tokens beyond the prompt (less
- * on a small machine) and grows in such steps; where no step fits any more it ends with LENGTH.
+ * get to its end. An answer without max_tokens, or with so many that they fill the context window,
+ * reserves MX_ROOM_STEP tokens beyond the prompt (less on a small machine) and grows in such steps;
+ * where no step fits any more it ends with LENGTH.
  * The head of the line is not overtaken by smaller jobs, so big ones get their turn. */
 #include "engine/engine_int.h"
+#include "text/grammar.h"
 
 #define MIB 1048576.0
 #define LEAST_STEP 64
@@ -15,13 +17,21 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* Whether the answer may fill the context window. A limit that reaches its end is none: servers
+ * and clients set such where they want no limit. */
+static bool unlimited(const struct mx_engine *e, const struct mx_job *j)
+{
+    size_t more = (size_t)j->opt.gen.max_tokens;
+    return j->opt.kind == MX_JOB_GENERATE && (!more || more >= e->context - j->opt.n_prompt);
+}
+
 /* Tokens that a sequence of the job can get to. */
 static size_t most_tokens(const struct mx_engine *e, const struct mx_job *j)
 {
-    size_t n = j->opt.n_prompt, more = (size_t)j->opt.gen.max_tokens;
+    size_t n = j->opt.n_prompt;
     if (j->opt.kind != MX_JOB_GENERATE)
         return n;
-    return more && more < e->context - n ? n + more : e->context;
+    return unlimited(e, j) ? e->context : n + (size_t)j->opt.gen.max_tokens;
 }
 
 /* Bytes that a job holds with sequences of `room` tokens. A generation takes its token arrays at
@@ -32,13 +42,16 @@ static uint64_t job_bytes(const struct mx_engine *e, const struct mx_job *j, siz
     size_t n = j->opt.n_prompt;
     if (j->opt.kind == MX_JOB_GENERATE)
         bytes += mx_gen_bytes_for(e->model, &j->opt.gen, n, most_tokens(e, j) - n);
-    return bytes * (uint64_t)j->choices;
+    bytes *= (uint64_t)j->choices;
+    if (j->opt.gen.grammar) /* one for all */
+        bytes += mx_grammar_bytes_most(mtplx_model_get_info(e->model)->vocab_size);
+    return bytes;
 }
 
 mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtplx_error *err)
 {
     size_t most = most_tokens(e, j), n = j->opt.n_prompt, step = MX_ROOM_STEP;
-    bool grows = j->opt.kind == MX_JOB_GENERATE && j->opt.gen.max_tokens == 0;
+    bool grows = unlimited(e, j);
     uint64_t bytes;
     do {
         j->room = grows ? least(most, n + step) : most;

@@ -25,9 +25,10 @@
  *
  * Memory. A job is admitted when what it may come to hold fits into memory_limit beside what the
  * running ones may come to hold; kept sequences are dropped to make room. With max_tokens its whole
- * answer is reserved, so that an admitted job never runs out. Without, an answer reserves 4,096
- * tokens beyond the prompt (fewer where the limit is tight) and more whenever it needs them; when
- * nothing more can be had it ends with MX_END_LENGTH.
+ * answer is reserved, so that an admitted job never runs out. Without, or with so many that they
+ * fill the context window, an answer reserves 4,096 tokens beyond the prompt (fewer where the limit
+ * is tight) and more whenever it needs them; when nothing more can be had it ends with
+ * MX_END_LENGTH.
  *
  * Failure. When a shared pass fails, its members try alone, and those that cannot go on end with
  * MX_END_ERROR. The others go on. */

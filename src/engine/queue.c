@@ -44,6 +44,7 @@ static struct mx_queue_owner *add_owner(struct mx_queue *q, const char *name, mt
         return NULL;
     }
     memcpy(o->name, name, len);
+    o->served = q->clock ? q->clock - 1 : 0; /* before the one served last, behind all that wait */
     o->next = q->owners;
     q->owners = o;
     return o;

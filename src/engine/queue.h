@@ -5,7 +5,8 @@
  * Invariants
  *   W1  Inside a class the owner with the fewest running jobs goes first, of those the one that was
  *       served longest ago: somebody's fifty jobs delay another's one by at most the job whose
- *       place it takes.
+ *       place it takes. Who is new counts as served just before the one served last, so that
+ *       owners who come and go keep nobody waiting.
  *   W2  Higher classes go first, but a class that was passed over MX_QUEUE_PATIENCE times goes
  *       next, so nothing waits for ever.
  *   W3  An owner is known while it has waiting or running jobs.

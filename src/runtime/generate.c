@@ -254,7 +254,8 @@ void mx_outcome_note_grammars(struct mx_outcome *o, mtplx_gen *const *gens, size
         if (gens[i]->finish == MTPLX_FINISH_ERROR)
             mx_outcome_note(o, mx_error(mx_outcome_error(o), MTPLX_ERR_MEMORY,
                                         "the grammar could not follow the answer after %zu tokens: "
-                                        "it is out of memory or allows no token of this model",
+                                        "it is too ambiguous, out of memory, or allows no token "
+                                        "of this model",
                                         gens[i]->n_out));
 }
 

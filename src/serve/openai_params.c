@@ -128,11 +128,17 @@ static bool header_on(struct mx_exchange *x, const char *name)
     return header_is(x, name, "1") || header_is(x, name, "true") || header_is(x, name, "on");
 }
 
-/* Who gives a seed wants the same answer again, which an adaptive depth does not promise: its
- * choices follow measured times. */
-static bool seeded(const json_t *body)
+/* Who samples with a seed wants the same answer again, which an adaptive depth does not promise:
+ * its choices follow measured times. */
+enum { SEEDED_DEPTH = 3 };
+
+static void fix_if_seeded(const json_t *body, mtplx_gen_options *gen)
 {
-    return json_is_number(json_object_get(body, "seed"));
+    if (!json_is_number(json_object_get(body, "seed")) || gen->sampling.temperature <= 0 ||
+        gen->policy == MTPLX_DEPTH_FIXED)
+        return;
+    gen->policy = MTPLX_DEPTH_FIXED;
+    gen->depth = gen->depth < SEEDED_DEPTH ? gen->depth : SEEDED_DEPTH;
 }
 
 static bool read_drafting(const struct mx_fields *f, struct mx_app *app, mtplx_gen_options *gen)
@@ -157,7 +163,9 @@ static bool read_drafting(const struct mx_fields *f, struct mx_app *app, mtplx_g
         gen->policy = MTPLX_DEPTH_AUTO;
     if (policy >= 0)
         gen->policy = policies[policy];
-    else if (seeded(f->o))
+    else if (depth < 0)
+        fix_if_seeded(f->o, gen);
+    else if (json_is_number(json_object_get(f->o, "seed")))
         gen->policy = MTPLX_DEPTH_FIXED;
     if (depth >= 0)
         gen->depth = (int)depth;
@@ -199,8 +207,7 @@ static bool read_controls(struct mx_app *app, struct mx_exchange *x, const struc
     if (p->turn.priority > 0)
         p->turn.priority = 0;
     kept.sampling.seed = p->turn.gen.sampling.seed;
-    if (seeded(f->o))
-        kept.policy = MTPLX_DEPTH_FIXED;
+    fix_if_seeded(f->o, &kept);
     p->turn.gen = kept;
     note_ignored(x, f->o);
     return true;

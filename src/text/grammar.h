@@ -75,6 +75,9 @@ struct mx_grammar_tools {
 struct mx_grammar *mx_grammar_from_tools(const struct mx_grammar_tools *t,
                                          const struct mx_grammar_frame *f, mtplx_error *err);
 
+/* Bytes that a grammar and its masks may come to hold in use, beside the program. */
+uint64_t mx_grammar_bytes_most(int vocab);
+
 /* Reference counted; NULL is allowed. */
 struct mx_grammar *mx_grammar_ref(struct mx_grammar *g);
 void mx_grammar_unref(struct mx_grammar *g);
@@ -87,7 +90,8 @@ void mx_matcher_free(struct mx_matcher *m);
 
 /* Bit id % 64 of word id / 64 says whether `id` may come next; [ceil(vocab / 64)] words, valid
  * until the next call on m. NULL: every token may (free text). At least one bit is set as long as
- * only allowed tokens were accepted and no stop token was. */
+ * only allowed tokens were accepted and no stop token was. None is set, and no token accepted until
+ * the next call, when memory is out or the grammar is too ambiguous to be followed in time. */
 const uint64_t *mx_matcher_mask(struct mx_matcher *m);
 /* Takes a token; false, with nothing changed, when it is not allowed or memory is out. */
 bool mx_matcher_accept(struct mx_matcher *m, int32_t token);

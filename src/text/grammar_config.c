@@ -224,10 +224,14 @@ static bool reads_special(const struct mx_gprog *p, const struct mx_gelem *v, ui
     return false;
 }
 
+static size_t config_bytes(const struct mx_gmachine *m, uint32_t n)
+{
+    return n * sizeof(struct mx_gelem) + (size_t)m->prog->n_classes * sizeof(uint32_t);
+}
+
 static uint32_t new_config(struct mx_gmachine *m, const struct mx_gelem *v, uint32_t n)
 {
-    size_t classes = (size_t)m->prog->n_classes;
-    char *memory = calloc(1, n * sizeof *v + classes * sizeof(uint32_t));
+    char *memory = calloc(1, config_bytes(m, n));
     uint32_t id = m->free_config;
     if (!memory) {
         m->nomem = true;
@@ -249,6 +253,7 @@ static uint32_t new_config(struct mx_gmachine *m, const struct mx_gelem *v, uint
     c->trans = (void *)(memory + n * sizeof *v);
     c->special = reads_special(m->prog, v, n);
     m->live_configs++;
+    m->live_bytes += config_bytes(m, n);
     return id;
 }
 
@@ -283,6 +288,7 @@ static uint32_t intern(struct mx_gmachine *m, struct mx_gelem *v, uint32_t n, bo
 static uint32_t finish(struct mx_gmachine *m)
 {
     close_over(m);
+    m->credit -= 16 + (int64_t)m->n_met + m->n_out;
     return intern(m, m->out, m->n_out, m->out_may_end);
 }
 
@@ -409,7 +415,14 @@ uint32_t mx_gmachine_clip(struct mx_gmachine *m, uint32_t config, int reach)
 
 bool mx_gmachine_full(const struct mx_gmachine *m)
 {
-    return m->live_configs > CONFIGS_MAX || m->live_nodes > NODES_MAX;
+    return m->live_configs > CONFIGS_MAX || m->live_nodes > NODES_MAX ||
+           m->live_bytes > MX_GX_MACHINE;
+}
+
+bool mx_gmachine_crowded(const struct mx_gmachine *m)
+{
+    return m->live_configs > CONFIGS_MAX / 2 || m->live_nodes > NODES_MAX / 2 ||
+           m->live_bytes > MX_GX_MACHINE / 2;
 }
 
 static void mark_nodes(struct mx_gmachine *m, const struct mx_gconfig *c)
@@ -424,6 +437,7 @@ static void sweep_configs(struct mx_gmachine *m)
     memset(m->config_slots, 0, CONFIG_SLOTS * sizeof *m->config_slots);
     m->free_config = 0;
     m->live_configs = 0;
+    m->live_bytes = 0;
     for (uint32_t i = MX_CONFIG_DEAD + 1; i < m->n_configs; i++) {
         struct mx_gconfig *c = &m->configs[i];
         if (c->used && !c->mark && !c->pins && !c->mask) {
@@ -441,6 +455,7 @@ static void sweep_configs(struct mx_gmachine *m)
         c->next = m->config_slots[c->hash % CONFIG_SLOTS];
         m->config_slots[c->hash % CONFIG_SLOTS] = i;
         m->live_configs++;
+        m->live_bytes += config_bytes(m, c->n);
         mark_nodes(m, c);
     }
 }
@@ -470,6 +485,7 @@ void mx_gmachine_collect(struct mx_gmachine *m, const uint32_t *roots, int n_roo
     for (int i = 0; i < n_roots; i++)
         m->configs[roots[i]].mark = 1;
     m->configs[m->start].mark = 1;
+    m->credit -= (int64_t)m->n_configs + m->n_nodes;
     sweep_configs(m);
     sweep_nodes(m);
 }
@@ -533,7 +549,7 @@ bool mx_gmachine_text(struct mx_gmachine *m, uint32_t config)
 
 bool mx_gmachine_init(struct mx_gmachine *m, const struct mx_gprog *p)
 {
-    *m = (struct mx_gmachine){.prog = p};
+    *m = (struct mx_gmachine){.prog = p, .credit = MX_GX_CREDIT};
     m->config_slots = calloc(CONFIG_SLOTS, sizeof *m->config_slots);
     m->node_slots = calloc(NODE_SLOTS, sizeof *m->node_slots);
     m->out = calloc(OUT_MAX, sizeof *m->out);

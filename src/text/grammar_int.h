@@ -29,6 +29,8 @@ enum {
     MX_GX_STATES = 1 << 20,    /* states of a program, and edges */
     MX_GX_STACK = 256,         /* frames of a stack */
     MX_GX_REPEAT = 1000000000, /* largest bound of a repetition */
+    MX_GX_MACHINE = 16 << 20,  /* bytes of a machine's configurations, about */
+    MX_GX_CREDIT = 1 << 25,    /* most stacks looked at for a mask: about half a second */
     MX_CP_MAX = 0x10ffff,
 };
 
@@ -260,6 +262,7 @@ struct mx_gmachine {
     const struct mx_gprog *prog;
     struct mx_gconfig *configs;
     uint32_t n_configs, cap_configs, live_configs, free_config;
+    size_t live_bytes; /* of configurations */
     struct mx_gnode *nodes;
     uint32_t n_nodes, cap_nodes, live_nodes, free_node;
     uint32_t *config_slots, *node_slots; /* heads of hash chains */
@@ -273,6 +276,7 @@ struct mx_gmachine {
     uint32_t seen_cap;
     bool out_may_end, nomem;
     uint32_t start;
+    int64_t credit; /* stacks that may still be looked at for masks; see grammar_mask.c */
 };
 
 bool mx_gmachine_init(struct mx_gmachine *m, const struct mx_gprog *p);
@@ -293,8 +297,9 @@ uint32_t mx_gmachine_special(struct mx_gmachine *m, uint32_t config, int special
 uint32_t mx_gmachine_force(struct mx_gmachine *m, uint32_t config);
 /* The same with counters reduced to what matters to texts of at most `reach` characters. */
 uint32_t mx_gmachine_clip(struct mx_gmachine *m, uint32_t config, int reach);
-/* True when the machine has outgrown its bounds. */
+/* True when the machine has outgrown its bounds, or half of them. */
 bool mx_gmachine_full(const struct mx_gmachine *m);
+bool mx_gmachine_crowded(const struct mx_gmachine *m);
 /* Forgets all but the configurations that are pinned, have a mask, or are roots. */
 void mx_gmachine_collect(struct mx_gmachine *m, const uint32_t *roots, int n_roots);
 /* Fills in text, text_stops and text_next; false: not text. */
@@ -374,7 +379,8 @@ struct mx_gmasks {
 };
 bool mx_gmasks_init(struct mx_gmasks *k, const struct mx_gprog *p, const struct mx_token_table *t);
 void mx_gmasks_free(struct mx_gmasks *k, struct mx_gmachine *m);
-/* The mask of a configuration, pinned (drop with mx_gmask_unpin); NULL when memory is out. */
+/* The mask of a configuration, pinned (drop with mx_gmask_unpin); NULL when memory or credit is
+ * out. */
 struct mx_gmask *mx_gmasks_get(struct mx_gmasks *k, struct mx_gmachine *m, uint32_t config);
 void mx_gmask_unpin(struct mx_gmask *mask);
 /* The configuration after a token that is no stop token, DEAD or NONE. */

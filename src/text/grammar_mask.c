@@ -10,7 +10,10 @@
  *   2. Those tokens are set first, from lists made once; the walk skips their subtrees.
  *   3. Counters matter to a token only as far as it is long, so configurations are looked up with
  *      their counters reduced (mx_gmachine_clip), and a string of 1,000 characters has few masks.
- */
+ *
+ * New steps of a very ambiguous grammar are long, and others wait while a mask is made: what a
+ * grammar may spend on them is limited. Each mask brings some credit, so that ordinary grammars
+ * never run out; without credit there are no new masks. */
 #include "text/grammar_int.h"
 
 #include <stdlib.h>
@@ -22,6 +25,7 @@ enum {
     MASKS_MAX = 2048,
     ENDLESS = 256, /* characters of a chain that does not end */
     UNCLEAN = UINT16_MAX,
+    CREDIT = 1 << 21, /* that a mask brings: about 40 ms */
 };
 
 static void set_bit(uint64_t *bits, int32_t id)
@@ -148,6 +152,8 @@ static bool walk_trie(struct walk *w)
     uint16_t *chars = w->k->chars;
     uint32_t i = 0;
     while (i < t->n_nodes) {
+        if (w->m->credit < 0)
+            return false;
         const struct mx_tnode *x = &t->nodes[i];
         uint32_t from = at[x->depth - 1];
         if (take_in_bulk(w, x, from, chars[x->depth - 1])) {
@@ -298,10 +304,28 @@ static struct mx_gmask *take_mask(struct mx_gmasks *k, struct mx_gmachine *m)
     return x;
 }
 
+/* Collects, and where the masks hold too much for that to help, drops those that nobody holds. */
+static void make_room(struct mx_gmasks *k, struct mx_gmachine *m, uint32_t config)
+{
+    mx_gmachine_collect(m, &config, 1);
+    if (!mx_gmachine_crowded(m))
+        return;
+    for (struct mx_gmask *x = k->oldest, *newer; x; x = newer) {
+        newer = x->newer;
+        if (x->pins)
+            continue;
+        unlink_mask(k, x);
+        m->configs[x->config].mask = NULL;
+        free(x);
+    }
+    mx_gmachine_collect(m, &config, 1);
+}
+
 struct mx_gmask *mx_gmasks_get(struct mx_gmasks *k, struct mx_gmachine *m, uint32_t config)
 {
+    m->credit = m->credit < MX_GX_CREDIT - CREDIT ? m->credit + CREDIT : MX_GX_CREDIT;
     if (mx_gmachine_full(m))
-        mx_gmachine_collect(m, &config, 1);
+        make_room(k, m, config);
     config = mx_gmachine_clip(m, config,
                               MX_REACH > k->table->max_depth ? MX_REACH : k->table->max_depth);
     if (config == MX_CONFIG_NONE)
@@ -367,12 +391,23 @@ uint32_t mx_gmasks_token(const struct mx_gmasks *k, struct mx_gmachine *m, uint3
 
 /* ---- Life ---- */
 
+static int masks_most(int words)
+{
+    size_t n = MASK_BYTES / ((size_t)words * sizeof(uint64_t));
+    return n < MASKS_MIN ? MASKS_MIN : n > MASKS_MAX ? MASKS_MAX : (int)n;
+}
+
+uint64_t mx_grammar_bytes_most(int vocab)
+{
+    int words = (vocab + 63) / 64;
+    return MX_GX_MACHINE + (uint64_t)masks_most(words) *
+                               (sizeof(struct mx_gmask) + (size_t)words * sizeof(uint64_t));
+}
+
 bool mx_gmasks_init(struct mx_gmasks *k, const struct mx_gprog *p, const struct mx_token_table *t)
 {
     *k = (struct mx_gmasks){.table = t, .birth = t->birth};
-    size_t size = (size_t)t->words * sizeof(uint64_t);
-    size_t n = MASK_BYTES / size;
-    k->max = n < MASKS_MIN ? MASKS_MIN : n > MASKS_MAX ? MASKS_MAX : (int)n;
+    k->max = masks_most(t->words);
     k->special = malloc(((size_t)t->n_specials + 1) * sizeof *k->special);
     k->walk = calloc((size_t)t->max_depth + 2, sizeof *k->walk);
     k->chars = calloc((size_t)t->max_depth + 2, sizeof *k->chars);

@@ -36,6 +36,7 @@ struct mx_matcher {
     struct place ring[MX_MATCHER_UNDO + 1];
     int at, held; /* places before `at` that can be gone back to */
     struct mx_gmask *mask;
+    bool failed;    /* the last mask could not be made */
     uint64_t *none; /* no token at all */
 };
 
@@ -209,6 +210,7 @@ const uint64_t *mx_matcher_mask(struct mx_matcher *m)
     mx_gmask_unpin(old);
     if (!p->ended)
         m->mask = mx_gmasks_get(m->masks, &m->g->machine, p->config);
+    m->failed = !p->ended && !m->mask;
     pthread_mutex_unlock(&m->g->lock);
     if (!m->mask)
         return m->none;
@@ -246,7 +248,7 @@ static struct place next_place(struct mx_matcher *m, int32_t token)
 
 bool mx_matcher_accept(struct mx_matcher *m, int32_t token)
 {
-    if (back(m, 0)->ended)
+    if (back(m, 0)->ended || m->failed)
         return false;
     struct mx_gmachine *machine = &m->g->machine;
     pthread_mutex_lock(&m->g->lock);

@@ -15,6 +15,7 @@ export function random(seed) {
 
 const WORDS = ["name", "age", "city", "tags", "price", "is_open", "kind", "note", "x", "id"];
 const ODD = ['a "quoted" key', "with blank", "größe", "世界", "back\\slash", "new\nline", "", "é"];
+const PATTERNS = ["^[a-z]{2,6}$", "^\\d{1,6}-[A-F]$"];
 const VALUES = ["red", "green", 'say "hi"', "ünï", "", 0, -1, 7.5, 1e21, true, false, null];
 
 export function randomSchema(seed) {
@@ -49,7 +50,7 @@ export function randomSchema(seed) {
         const schema = { type: "string" };
         if (maybe(0.3)) schema.minLength = int(0, 5);
         schema.maxLength = (schema.minLength ?? 0) + int(0, 12);
-        if (maybe(0.2)) return { type: "string", pattern: pick(["^[a-z]{2,6}$", "^\\d{1,6}-[A-F]$"]) };
+        if (maybe(0.2)) return { type: "string", pattern: pick(PATTERNS) };
         return schema;
     }
 

@@ -533,6 +533,15 @@ static uint64_t bytes_of(const struct item *it, size_t tokens)
            mx_gen_bytes_for(model, &it->o.gen, it->n, tokens);
 }
 
+static mtplx_grammar *grammar(const char *re)
+{
+    mtplx_error err = {0};
+    mtplx_grammar *g = mtplx_grammar_new(model, MTPLX_GRAMMAR_REGEX, re, strlen(re), NULL, &err);
+    if (!g)
+        fail_msg("%s: %s", re, err.message);
+    return g;
+}
+
 static struct mx_engine *limited(uint64_t bytes, int reuse)
 {
     return rig_engine(&(struct mx_engine_options){.model = model,
@@ -562,6 +571,10 @@ static void test_memory_refusal(void **state)
     item_submit(e, &it);
     rig_wait_done(&it.probe);
     item_check(&it);
+    it.o.gen.grammar = grammar("[a-z]*"); /* its masks take memory too */
+    assert_int_equal(mx_engine_submit(e, &it.o, &err), 0);
+    assert_int_equal(err.status, MTPLX_ERR_MEMORY);
+    mtplx_grammar_free(it.o.gen.grammar);
     mx_engine_free(e);
     free(it.prompt);
 }
@@ -599,13 +612,13 @@ static void test_memory_waits(void **state)
     mx_engine_free(e);
 }
 
-/* Without max_tokens the reservation grows; where it cannot, the answer ends in good order. */
-static void test_memory_growth(void **state)
+/* Without max_tokens, or with one that the window cuts, the reservation grows; where it cannot, the
+ * answer ends in good order. */
+static void check_memory_growth(int max_tokens)
 {
-    (void)state;
     struct item it, free_one;
     int32_t want[RIG_TOKENS];
-    item_init(&it, 6, 100, 0);
+    item_init(&it, 6, 100, max_tokens);
     size_t most = (size_t)mtplx_model_get_info(model)->context_length;
     uint64_t limit =
         mx_seq_bytes_for(model, it.n + 300) + mx_gen_bytes_for(model, &it.o.gen, it.n, most - it.n);
@@ -626,6 +639,15 @@ static void test_memory_growth(void **state)
     mx_engine_free(e);
     free(it.prompt);
     free(free_one.prompt);
+}
+
+static void test_memory_growth(void **state)
+{
+    (void)state;
+    int window = mtplx_model_get_info(model)->context_length;
+    check_memory_growth(0);
+    check_memory_growth(window - 100);
+    check_memory_growth(window);
 }
 
 /* ---- Choices, reuse, embeddings ----------------------------------------------------------- */
@@ -671,6 +693,43 @@ static void test_choices(void **state)
     }
 }
 
+/* Answers under grammars of their own, some with choices, some cancelled; the grammar goes as soon
+ * as the job is done. */
+static void test_grammars(void **state)
+{
+    (void)state;
+    enum { N = 9 };
+    static const char *const rules[] = {"\\{\"name\": \"[a-z ]*\", \"long key\": [0-9]+\\}",
+                                        "(yes|no|maybe so)( indeed)*", "x[a-zA-Z ]*y"};
+    struct item it[N];
+    struct mx_engine *e = engine(12);
+    int32_t want[RIG_TOKENS];
+    for (int i = 0; i < N; i++) {
+        item_init(&it[i], (uint32_t)i, 40 + (size_t)i, 40);
+        it[i].o.choices = i % 3 == 1 ? 3 : 1;
+        it[i].o.gen.depth = i % 4;
+        it[i].o.gen.logprobs = i % 2;
+        it[i].o.gen.sampling = (mtplx_sampling){.temperature = i % 2, .seed = 7, .top_p = 0.95};
+        it[i].o.gen.grammar = grammar(rules[i % 3]);
+        rig_probe(&it[i].probe, it[i].o.choices);
+        item_submit(e, &it[i]);
+        if (i % 4 == 3)
+            mx_engine_cancel(e, it[i].id);
+    }
+    for (int i = 0; i < N; i++) {
+        rig_wait_done(&it[i].probe);
+        mtplx_gen_options o = it[i].o.gen;
+        for (int c = 0; c < it[i].o.choices && i % 4 != 3; c++, o.sampling.seed++)
+            rig_equal(&it[i].probe.choice[c], want,
+                      rig_alone(model, it[i].prompt, it[i].n, &o, want));
+        mtplx_grammar_free(it[i].o.gen.grammar);
+        free(it[i].prompt);
+    }
+    assert_true(mx_engine_drain(e, UINT64_MAX));
+    assert_int_equal(look(e).memory_reserved, 0);
+    mx_engine_free(e);
+}
+
 /* The prompt and answer of a finished job, and more tokens behind it. */
 static void item_next_turn(struct item *next, const struct item *before, size_t more)
 {
@@ -678,6 +737,33 @@ static void item_next_turn(struct item *next, const struct item *before, size_t 
     item_init(next, 8, before->n + c->n + more, 16);
     memcpy(next->prompt, before->prompt, before->n * sizeof *next->prompt);
     memcpy(next->prompt + before->n, c->ids, c->n * sizeof *next->prompt);
+}
+
+/* What a grammar forced and what was sampled leaves a sequence that draws as a cold one does. */
+static void test_reuse_sampled(void **state)
+{
+    (void)state;
+    struct item first, next;
+    struct mx_engine *e = engine(4);
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        item_init(&first, 3, 60, 30 + (int)seed);
+        first.o.gen.sampling = (mtplx_sampling){.temperature = 1, .seed = seed};
+        first.o.gen.depth = 3;
+        first.o.gen.grammar = grammar("(the quick brown fox [a-z ]{1,9} jumps over )*");
+        item_submit(e, &first);
+        rig_wait_done(&first.probe);
+        mtplx_grammar_free(first.o.gen.grammar);
+        item_next_turn(&next, &first, 20);
+        next.o.gen.sampling = first.o.gen.sampling;
+        next.o.gen.depth = 3;
+        item_submit(e, &next);
+        rig_wait_done(&next.probe);
+        assert_true(next.probe.choice[0].result.cached_tokens >= first.n);
+        item_check(&next);
+        free(first.prompt);
+        free(next.prompt);
+    }
+    mx_engine_free(e);
 }
 
 static void test_reuse(void **state)
@@ -966,6 +1052,7 @@ int main(void)
         cmocka_unit_test(test_memory_growth),   cmocka_unit_test(test_choices),
         cmocka_unit_test(test_reuse),           cmocka_unit_test(test_reuse_bounds),
         cmocka_unit_test(test_embeddings),      cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_grammars),        cmocka_unit_test(test_reuse_sampled),
         cmocka_unit_test(test_settings),        cmocka_unit_test(test_numbers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

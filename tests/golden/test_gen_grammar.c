@@ -5,7 +5,9 @@
 
 #include "runtime/gen_int.h"
 
+#include <pthread.h>
 #include <regex.h>
+#include <time.h>
 
 enum { NEW_TOKENS = 48, MAX_PROMPT = 300 };
 
@@ -326,6 +328,34 @@ static void test_logprobs_are_the_models_own(void **state)
     mtplx_model_free(m);
 }
 
+/* A grammar whose masks cannot be made in time ends the answer; nothing is made up. */
+static void test_gives_up(void **state)
+{
+    (void)state;
+    char text[2048] = "root ::= [!-@] root \"~\" | \"~\"";
+    size_t len = strlen(text);
+    for (char c = 'a'; c <= 'z'; c++)
+        len += (size_t)snprintf(text + len, sizeof text - len,
+                                " | \"%c\" root \"^\" | \"%c\" root \"_\"", c, c);
+    int32_t prompt[MAX_PROMPT];
+    mtplx_error err = {0};
+    mtplx_model *m = open_model(0);
+    size_t n = make_prompt(m, 2, prompt);
+    mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .depth = 3};
+    o.grammar = mtplx_grammar_new(m, MTPLX_GRAMMAR_GBNF, text, len, NULL, &err);
+    assert_non_null(o.grammar);
+    mtplx_seq *s = mtplx_seq_new(m, NULL);
+    mtplx_gen *g = mtplx_gen_new(s, prompt, n, &o, NULL);
+    while (mtplx_gen_finish(g) == MTPLX_FINISH_NONE)
+        mtplx_gen_step(g, &err);
+    assert_int_equal(mtplx_gen_finish(g), MTPLX_FINISH_ERROR);
+    assert_non_null(strstr(err.message, "ambiguous"));
+    mtplx_gen_free(g);
+    mtplx_seq_free(s);
+    mtplx_grammar_free(o.grammar);
+    mtplx_model_free(m);
+}
+
 static void *compile_elsewhere(void *model)
 {
     mtplx_grammar_free(compile(model, "[a-z]+"));
@@ -383,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_forced_tokens),
         cmocka_unit_test(test_bias_yields),
         cmocka_unit_test(test_logprobs_are_the_models_own),
+        cmocka_unit_test(test_gives_up),
         cmocka_unit_test(test_compiling_waits_for_no_pass),
         cmocka_unit_test(test_arguments),
     };

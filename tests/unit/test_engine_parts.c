@@ -79,6 +79,34 @@ static void test_queue_turns(void **state)
     mx_queue_free(&q);
 }
 
+/* Owners that come and go do not keep one waiting that was served before they came. */
+static void test_queue_newcomers(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    struct mx_queue q = {0};
+    struct mx_queue_item old[2], passing[N];
+    char name[16];
+    push(&q, &old[0], "old", 0);
+    push(&q, &old[1], "old", 0);
+    assert_ptr_equal(take(&q), &old[0]);
+    push(&q, &passing[0], "0", 0); /* has waited while another was served: goes first */
+    mx_queue_leave(&q, &old[0]);
+    struct mx_queue_item *last = take(&q);
+    assert_ptr_equal(last, &passing[0]);
+    int at = -1;
+    for (int i = 1; i < N && at < 0; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        push(&q, &passing[i], name, 0);
+        mx_queue_leave(&q, last);
+        last = take(&q);
+        if (last == &old[1])
+            at = i;
+    }
+    assert_in_range(at, 1, 2);
+    mx_queue_free(&q);
+}
+
 static void test_queue_classes(void **state)
 {
     (void)state;
@@ -291,15 +319,11 @@ static void test_budget(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_queue_fifo),
-        cmocka_unit_test(test_queue_turns),
-        cmocka_unit_test(test_queue_classes),
-        cmocka_unit_test(test_plan_prefill),
-        cmocka_unit_test(test_plan_prefill_any),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_cgroup_memory),
-        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_queue_fifo),      cmocka_unit_test(test_queue_turns),
+        cmocka_unit_test(test_queue_newcomers), cmocka_unit_test(test_queue_classes),
+        cmocka_unit_test(test_plan_prefill),    cmocka_unit_test(test_plan_prefill_any),
+        cmocka_unit_test(test_numbers),         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_cgroup_memory),   cmocka_unit_test(test_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -399,6 +399,39 @@ static void deep_nesting_can_end(void **state)
     mx_grammar_unref(g);
 }
 
+/* Of k letters it has 2^k parses, so its masks take seconds: they are given up, and what was not
+ * looked at is not taken for allowed. */
+static void too_ambiguous(void **state)
+{
+    (void)state;
+    char text[2048] = "root ::= [!-@] root \"~\" | \"~\"";
+    size_t n = strlen(text);
+    for (char c = 'a'; c <= 'z'; c++)
+        n += (size_t)snprintf(text + n, sizeof text - n, " | \"%c\" root \"^\" | \"%c\" root \"_\"",
+                              c, c);
+    mtplx_error err = {0};
+    struct mx_grammar *g = mx_grammar_from_gbnf(text, n, NULL, &err);
+    assert_non_null(g);
+    struct mx_matcher *m = matcher(g);
+    bool given_up = false;
+    for (int step = 0; step < 60 && !given_up; step++) {
+        const uint64_t *mask = mx_matcher_mask(m);
+        int32_t id = 0;
+        assert_non_null(mask);
+        while (id < 8192 && !(mask[id / 64] >> (id % 64) & 1))
+            id++;
+        given_up = id == 8192;
+        for (id = 0; id < 8192 && given_up; id++)
+            assert_false(mx_matcher_accept(m, id));
+        for (id = 8191; id >= 0 && !given_up; id--)
+            if (mask[id / 64] >> (id % 64) & 1 && mx_matcher_accept(m, id))
+                break;
+    }
+    assert_true(given_up);
+    mx_matcher_free(m);
+    mx_grammar_unref(g);
+}
+
 /* ---- Frames ---- */
 
 static void prelude(void **state)
@@ -747,6 +780,7 @@ int main(void)
         cmocka_unit_test(tool_verdicts),   cmocka_unit_test(tools_with_trigger),
         cmocka_unit_test(walks_validate),  cmocka_unit_test(rollback_is_replay),
         cmocka_unit_test(long_texts),      cmocka_unit_test(shared_by_threads),
+        cmocka_unit_test(too_ambiguous),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
