@@ -11,6 +11,7 @@
 #include "serve/chat_build.h"
 #include "serve/fields.h"
 #include "serve/openai_params.h"
+#include "serve/stops.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -531,9 +532,11 @@ static bool read_stops(const struct mx_fields *f, struct mx_messages_request *r)
         return false;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *s = json_array_get(list, i);
-        if (!json_is_string(s) || json_string_length(s) == 0)
+        size_t n = json_string_length(s); /* 0: also when it is no string */
+        if (n == 0 || n > MX_STOP_LEN_MAX)
             return mx_api_fail(f->e, 400, "stop_sequences",
-                               "stop_sequences[%zu] must be a string that is not empty", i);
+                               "stop_sequences[%zu] must be a string of 1 to %d bytes", i,
+                               MX_STOP_LEN_MAX);
         r->turn.stop[r->turn.n_stop++] = json_string_value(s);
     }
     return true;

@@ -32,7 +32,7 @@ struct mx_messages_answer {
     struct mx_exchange *x;
     atomic_int refs;
     bool stream, hide_thinking, stats;
-    const char *model, *stops[MX_TURN_STOPS]; /* in the exchange's body */
+    char *model, *stops[MX_TURN_STOPS]; /* owned */
 
     pthread_mutex_t lock; /* begun */
     bool begun;
@@ -52,6 +52,19 @@ struct mx_messages_answer {
 
 /* ---- Life --------------------------------------------------------------------------------- */
 
+static void free_answer(struct mx_messages_answer *a)
+{
+    for (int i = 0; i < MX_TURN_STOPS; i++)
+        free(a->stops[i]);
+    free(a->model);
+    mx_strbuf_free(&a->event);
+    mx_strbuf_free(&a->content);
+    mx_strbuf_free(&a->args);
+    pthread_mutex_destroy(&a->lock);
+    mx_exchange_unref(a->x);
+    free(a);
+}
+
 struct mx_messages_answer *mx_messages_answer_new(struct mx_exchange *x,
                                                   const struct mx_messages_request *r)
 {
@@ -62,26 +75,25 @@ struct mx_messages_answer *mx_messages_answer_new(struct mx_exchange *x,
     a->stream = r->stream;
     a->hide_thinking = r->hide_thinking;
     a->stats = r->stats;
-    a->model = r->model;
-    memcpy(a->stops, r->turn.stop, sizeof a->stops);
     atomic_init(&a->refs, 2);
     pthread_mutex_init(&a->lock, NULL);
     mx_strbuf_init(&a->event, MAX_ANSWER);
     mx_strbuf_init(&a->content, MAX_ANSWER);
     mx_strbuf_init(&a->args, MAX_ANSWER);
-    return a;
+    a->model = strdup(r->model);
+    bool ok = a->model != NULL;
+    for (int i = 0; ok && i < r->turn.n_stop; i++)
+        ok = (a->stops[i] = strdup(r->turn.stop[i])) != NULL;
+    if (ok)
+        return a;
+    free_answer(a);
+    return NULL;
 }
 
 void mx_messages_answer_unref(struct mx_messages_answer *a)
 {
-    if (atomic_fetch_sub(&a->refs, 1) != 1)
-        return;
-    mx_strbuf_free(&a->event);
-    mx_strbuf_free(&a->content);
-    mx_strbuf_free(&a->args);
-    pthread_mutex_destroy(&a->lock);
-    mx_exchange_unref(a->x);
-    free(a);
+    if (atomic_fetch_sub(&a->refs, 1) == 1)
+        free_answer(a);
 }
 
 void mx_messages_answer_begin(struct mx_messages_answer *a)

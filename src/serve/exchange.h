@@ -55,7 +55,7 @@ const char *mx_exchange_route(const struct mx_exchange *x);
 const char *mx_exchange_header(struct mx_exchange *x, const char *name);
 const char *mx_exchange_query(struct mx_exchange *x, const char *name);
 /* The parsed body: an object on routes that want one (anything else was refused before the handler
- * ran), else NULL. Borrowed. */
+ * ran), else NULL. Borrowed from the handler, for its duration. */
 const json_t *mx_exchange_body(const struct mx_exchange *x);
 size_t mx_exchange_body_bytes(const struct mx_exchange *x);
 /* Unique id of the request, "req_" and 24 hex digits. It is in the X-Request-Id header of the

@@ -9,7 +9,9 @@
  * failure.
  *
  * Invariants
- *   X1  The request part never changes once the handler runs, so it is read without a lock.
+ *   X1  The request part never changes once the handler runs, so it is read without a lock; but the
+ *       body is the handler's alone, and freed when it returns: an answer that takes minutes does
+ *       not hold the tree of a long conversation.
  *   X2  The reply part belongs to `lock`. Of the callbacks park() and wake() alone come with it
  *       held.
  *   X3  `parked` is set only where nothing is left to take and the reply goes on, and whoever adds
@@ -110,7 +112,7 @@ struct mx_exchange {
     /* The HTTP side's own. */
     void *server, *conn;
     const struct mx_route *entry; /* of the route table, or NULL */
-    size_t charged;               /* bytes of the upload budget */
+    atomic_size_t charged;        /* bytes of the upload budget */
     int slot;                     /* of the watch, -1: none */
     bool submitted;               /* a preparation thread has the users' reference */
 };

@@ -33,6 +33,7 @@
 
 enum { POOL = 32 << 10, MAX_CONNECTIONS = 4096, PREPARERS = 2, QUEUE = 256, BLOCK = 16 << 10 };
 
+static const char tls_versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
 static const size_t max_body_default = (size_t)32 << 20;
 static const uint64_t second = 1000000000u;
 
@@ -50,7 +51,7 @@ struct mx_server {
     char *bound;
     int port;
     size_t max_body, max_uploads;
-    atomic_size_t uploads; /* bytes of bodies that are not parsed yet */
+    atomic_size_t uploads; /* bytes of bodies that come in, wait or are in a handler */
     atomic_bool draining, closing;
     pthread_mutex_t lock; /* in_flight */
     pthread_cond_t fewer;
@@ -216,8 +217,7 @@ static void fail(struct mx_exchange *x, int status, const char *sentence)
 
 static void uncharge(struct mx_server *s, struct mx_exchange *x)
 {
-    atomic_fetch_sub(&s->uploads, x->charged);
-    x->charged = 0;
+    atomic_fetch_sub(&s->uploads, atomic_exchange(&x->charged, 0));
 }
 
 /* A piece of a body. What comes after a refusal is read and dropped, so that the client sees the
@@ -236,7 +236,7 @@ static enum MHD_Result receive(struct mx_server *s, struct mx_exchange *x, const
         atomic_fetch_sub(&s->uploads, n);
         fail(x, 503, "too many large requests are coming in at once");
     } else {
-        x->charged += n;
+        atomic_fetch_add(&x->charged, n);
         if (!mx_strbuf_append(&x->text, data, n))
             fail(x, 503, "out of memory for the request body");
     }
@@ -313,6 +313,9 @@ static void prepare(void *arg, struct mx_exchange *x)
     }
     mx_strbuf_free(&x->text);
     x->entry->handler(s->app, x);
+    json_decref(x->body);
+    x->body = NULL;
+    uncharge(s, x);
 }
 
 /* ---- The end of a request ----------------------------------------------------------------- */
@@ -441,6 +444,7 @@ static struct MHD_Daemon *start_daemon(struct mx_server *s, int fd, int limit)
     struct MHD_OptionItem tls[] = {
         {MHD_OPTION_HTTPS_MEM_CERT, 0, s->cert},
         {MHD_OPTION_HTTPS_MEM_KEY, 0, s->key},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)tls_versions},
         {MHD_OPTION_END, 0, NULL},
     };
     /* On the loopback every client has the same address. */
@@ -453,7 +457,7 @@ static struct MHD_Daemon *start_daemon(struct mx_server *s, int fd, int limit)
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)per_address,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
         (size_t)4096, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY, s->cert ? tls : tls + 2,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY, s->cert ? tls : tls + 3,
         MHD_OPTION_END);
 }
 

@@ -20,6 +20,7 @@ struct request {
     struct mx_exchange *x; /* the reply holds it */
     struct mx_openai_params p;
     struct mx_completions_options o;
+    char *session;          /* owned: turns are queued after the body is gone */
     const json_t *prompt;   /* as it came */
     int n_prompts;          /* 1 when `prompt` is one */
     int per_turn;           /* answers of a turn */
@@ -128,7 +129,18 @@ static void free_request(void *arg)
     mx_openai_params_free(&q->p);
     json_decref(q->schema);
     mtplx_grammar_free(q->grammar);
+    free(q->session);
     free(q);
+}
+
+static bool keep_session(struct request *q, struct mx_api_error *e)
+{
+    struct mx_turn_request *r = &q->p.turn;
+    q->session = r->session ? strdup(r->session) : NULL;
+    if (r->session && !q->session)
+        return mx_api_fail(e, 507, NULL, "Out of memory for a request");
+    r->session = q->session;
+    return true;
 }
 
 static bool is_list(const struct request *q)
@@ -174,7 +186,7 @@ void mx_api_completions(struct mx_app *app, struct mx_exchange *x)
         mx_api_fail(&e, 507, NULL, "Out of memory for a request");
     else
         *q = (struct request){.app = app, .x = x};
-    if (q && read_request(app, x, q, &e) && make_grammar(q, &e)) {
+    if (q && read_request(app, x, q, &e) && keep_session(q, &e) && make_grammar(q, &e)) {
         q->o.make = make_turn;
         q->o.free = free_request;
         q->o.request = q;

@@ -160,6 +160,10 @@ if command -v openssl >/dev/null && openssl req -x509 -newkey ec -nodes -days 2 
     out=$(printf 'GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n' |
         openssl s_client -quiet -connect "127.0.0.1:$port" 2>/dev/null)
     check 'a request over TLS is answered' has "$out" '200 OK'
+    out=$(printf 'GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n' |
+        openssl s_client -quiet -connect "127.0.0.1:$port" -tls1_1 -cipher ALL:@SECLEVEL=0 \
+            2>/dev/null || true)
+    check 'TLS before 1.2 is not spoken' test "$out" = ''
     run stop --port "$port"
     check 'stop finds it by its record' succeeds 'stopped'
     ended

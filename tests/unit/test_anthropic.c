@@ -2,6 +2,7 @@
 #include "exchange_rig.h"
 
 #include "serve/anthropic_int.h"
+#include "serve/stops.h"
 
 /* ---- Requests ----------------------------------------------------------------------------- */
 
@@ -265,6 +266,25 @@ static void test_refusals(void **state)
     }
 }
 
+/* A stop sequence that could only be searched for in part is refused. */
+static void test_long_stop(void **state)
+{
+    char text[MX_STOP_LEN_MAX + 2];
+    (void)state;
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    for (int over = 1; over >= 0; over--) {
+        struct mx_messages_request r = {0};
+        struct mx_api_error e = {0};
+        json_t *body = body_of("[{\"role\":\"user\",\"content\":\"hi\"}]");
+        text[MX_STOP_LEN_MAX + over] = '\0';
+        json_object_set_new(body, "stop_sequences", json_pack("[s]", text));
+        assert_int_equal(mx_messages_parse(body, false, &r, &e), !over);
+        mx_messages_request_free(&r);
+        json_decref(body);
+    }
+}
+
 /* What tells conversations apart. */
 static void test_sessions(void **state)
 {
@@ -350,7 +370,7 @@ static struct mx_exchange *run(bool stream, bool hide, const struct script *s, s
                                const struct mx_turn_finish *f, char **reply)
 {
     struct mx_messages_request r = {.stream = stream, .hide_thinking = hide, .model = "m\"1"};
-    r.turn.stop[0] = "STOP";
+    r.turn.stop[r.turn.n_stop++] = "STOP";
     struct mx_exchange *x = rig_exchange(MX_DIALECT_ANTHROPIC, NULL);
     struct mx_messages_answer *a = mx_messages_answer_new(x, &r);
     assert_non_null(a);
@@ -547,7 +567,8 @@ int main(void)
         cmocka_unit_test(test_many_messages), cmocka_unit_test(test_whole),
         cmocka_unit_test(test_stream),        cmocka_unit_test(test_hidden_thinking),
         cmocka_unit_test(test_cut_call),      cmocka_unit_test(test_stop_sequence),
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_errors),        cmocka_unit_test(test_long_stop),
+        cmocka_unit_test(test_sessions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

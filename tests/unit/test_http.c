@@ -140,6 +140,7 @@ static const struct mx_route routes[] = {
     {"GET", "/things/{id}", tell, MX_DIALECT_OPENAI, MX_ROUTE_QUICK},
     {"DELETE", "/things/{id}", tell, MX_DIALECT_OPENAI, MX_ROUTE_QUICK},
     {"GET", "/hang", hang, MX_DIALECT_OPENAI, 0},
+    {"POST", "/hang", hang, MX_DIALECT_OPENAI, MX_ROUTE_BODY},
     {"GET", "/stream", stream, MX_DIALECT_OPENAI, 0},
     {"GET", "/drop", drop, MX_DIALECT_OPENAI, 0},
     {"GET", "/half", half, MX_DIALECT_OPENAI, 0},
@@ -427,6 +428,34 @@ static void test_sizes(void **state)
         ok = ask_status(p, "POST", "/echo", "", body + 51000) == 200;
     expect(ask(p, "POST", "/echo", "", body + 51000), 200, "{}");
     free(body);
+    mx_server_free(v);
+}
+
+/* Requests whose handlers have returned hold no body, however long their answers take. */
+static void test_running_hold_no_body(void **state)
+{
+    enum { N = 4 };
+    struct mx_http_setup s = setup();
+    struct mx_exchange *xs[N];
+    int fds[N];
+    char body[9001];
+    (void)state;
+    s.max_uploads = 25000;
+    struct mx_server *v = serve_with(&(struct mx_server_options){0}, &s);
+    memset(body, ' ', sizeof body - 1);
+    body[sizeof body - 1] = '\0';
+    for (int i = 0; i < N; i++) {
+        fds[i] = dial(mx_server_port(v));
+        put_text(fds[i], "POST /hang HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n");
+        put_text(fds[i], body);
+        xs[i] = held();
+    }
+    for (int i = 0; i < N; i++) {
+        mx_exchange_send(xs[i], 200, "text/plain", "ok", 2);
+        mx_exchange_unref(xs[i]);
+        expect(get_reply(fds[i], false), 200, "ok");
+        close(fds[i]);
+    }
     mx_server_free(v);
 }
 
@@ -1221,6 +1250,7 @@ int main(void)
         cmocka_unit_test(test_routes),
         cmocka_unit_test(test_envelopes),
         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_running_hold_no_body),
         cmocka_unit_test(test_chunked_and_pipelined),
         cmocka_unit_test(test_busy),
         cmocka_unit_test(test_keys),
