@@ -480,6 +480,16 @@ static mtplx_status start(struct mx_server *s, const struct mx_server_options *o
                     s->cert ? " (are --tls-cert and --tls-key a matching pair of PEM files?)" : "");
 }
 
+/* Its waits end in time though somebody sets the clock. */
+static void init_steady(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 struct mx_server *mx_http_start(struct mx_app *app, const struct mx_server_options *o,
                                 const struct mx_http_setup *setup, mtplx_error *err)
 {
@@ -491,7 +501,7 @@ struct mx_server *mx_http_start(struct mx_app *app, const struct mx_server_optio
         return NULL;
     }
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->fewer, NULL);
+    init_steady(&s->fewer);
     s->app = app;
     s->setup = *setup;
     set_times(&s->setup.times);
@@ -521,7 +531,7 @@ void mx_server_quiesce(struct mx_server *s)
 bool mx_server_drain(struct mx_server *s, uint64_t timeout_ns)
 {
     struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
+    clock_gettime(CLOCK_MONOTONIC, &end);
     uint64_t ns = (uint64_t)end.tv_nsec + timeout_ns % second;
     end.tv_sec += (time_t)(timeout_ns / second + ns / second);
     end.tv_nsec = (long)(ns % second);
