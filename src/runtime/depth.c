@@ -4,12 +4,11 @@
  * figures true:
  *
  *   warm-up   In a new process the first cycles include a plain one and one of depth 1; on a
- * machine that nothing is known of, three of each. So both ends of the trade are measured before
- *             anything is believed.
+ *             machine that nothing is known of, three of each. So both ends of the trade are
+ *             measured before anything is believed.
  *   probe     At depth 0 nothing tells whether drafting would pay again. A cycle of depth 1 asks,
  *             after 8 plain ones, then 16, ... up to an interval at which it costs PROBE_SHARE of
- *             the time; an accepted one that brings drafting near to paying
- *             halves it.
+ *             the time; an accepted one that brings drafting near to paying halves it.
  *   look      At other depths, each LOOK_EVERY cycles one goes to a neighbouring depth whose rate
  *             is expected to be close, which keeps the times and deep acceptances in between fresh.
  *
@@ -18,7 +17,9 @@
  * In a batch of B generations each plans as if all B chose its depth: k then costs a pass of
  * B (k + 1) rows and draft steps of B rows, for B E(k) tokens. That prices the rows of a shared
  * pass by the slope of the cost curve where the batch stands on it, which is what matters; that the
- * others may choose another depth is neglected. */
+ * others may choose another depth is neglected. A cycle to learn from costs everyone: one that
+ * drafts makes the shared pass one to be verified and committed, whoever asked. So in a batch each
+ * asks B times more rarely, and all together as often as one alone. */
 #include "runtime/depth.h"
 
 #include <math.h>
@@ -158,7 +159,8 @@ static int far_look(struct mx_depth *d, const struct mx_depth_ask *ask, const do
 static int look(struct mx_depth *d, const struct mx_depth_ask *ask, const double *rate, int best)
 {
     bool new_above = best < ask->most && unsure(d, best + 1);
-    if (d->cycles < d->looked + (d->cycles < EARLY || new_above ? LOOK_EARLY : LOOK_EVERY))
+    uint64_t every = d->cycles < EARLY || new_above ? LOOK_EARLY : LOOK_EVERY;
+    if (d->cycles < d->looked + every * (uint64_t)ask->peers)
         return -1;
     d->looked = d->cycles;
     d->look = (d->look + 1) % 4;
@@ -200,7 +202,8 @@ static struct mx_depth_plan plan_auto(struct mx_depth *d, const struct mx_depth_
     asked = warm_up(d, ask);
     if (asked < 0 && best > 0)
         asked = look(d, ask, rate, best);
-    if (asked < 0 && best == 0 && ask->most > 0 && d->plain_run >= d->interval)
+    if (asked < 0 && best == 0 && ask->most > 0 &&
+        d->plain_run >= d->interval * (uint64_t)ask->peers)
         asked = 1;
     int k = asked >= 0 ? asked : best;
     return (struct mx_depth_plan){
