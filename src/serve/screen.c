@@ -142,7 +142,7 @@ static bool starts_with(const char *s, const char *head)
 /* For errors; clients of the Anthropic API always send its version. */
 static enum mx_dialect dialect_of(struct mx_exchange *x)
 {
-    return starts_with(x->path, "/v1/messages") || header(x, "anthropic-version")
+    return strstr(x->path, "/messages") || header(x, "anthropic-version")
                ? MX_DIALECT_ANTHROPIC
                : MX_DIALECT_OPENAI;
 }
@@ -160,11 +160,25 @@ static bool no_route(struct mx_exchange *x, const char *allow)
     return refuse(x, &e);
 }
 
-static bool find_route(const struct mx_screen *s, struct mx_exchange *x, char allow[80])
+/* Clients join a base URL and a path in every way there is. "//" counts as "/", and one at the end
+ * of a path as none. */
+static void tidy_slashes(char *path)
+{
+    char *out = path;
+    for (const char *in = path; *in; in++)
+        if (*in != '/' || out == path || out[-1] != '/')
+            *out++ = *in;
+    if (out > path + 1 && out[-1] == '/')
+        out--;
+    *out = '\0';
+}
+
+static bool find_route_at(const struct mx_screen *s, struct mx_exchange *x, const char *path,
+                          char allow[80])
 {
     const char *id;
     size_t n;
-    x->entry = mx_route_find(s->routes, s->n_routes, x->method, x->path, &id, &n, allow);
+    x->entry = mx_route_find(s->routes, s->n_routes, x->method, path, &id, &n, allow);
     if (!x->entry)
         return false;
     x->route = x->entry->pattern;
@@ -174,6 +188,26 @@ static bool find_route(const struct mx_screen *s, struct mx_exchange *x, char al
         x->id = copy;
     }
     return true;
+}
+
+/* The /v1 of the path may be absent or there twice, as base URLs with and without it give. */
+static bool find_route(const struct mx_screen *s, struct mx_exchange *x, char allow[80])
+{
+    tidy_slashes(x->path);
+    if (find_route_at(s, x, x->path, allow))
+        return true;
+    if (*allow)
+        return false;
+    if (starts_with(x->path, "/v1/"))
+        return starts_with(x->path, "/v1/v1/") && find_route_at(s, x, x->path + 3, allow);
+    size_t size = strlen(x->path) + sizeof "/v1";
+    char *path = malloc(size);
+    if (!path)
+        return false;
+    snprintf(path, size, "/v1%s", x->path);
+    bool found = find_route_at(s, x, path, allow);
+    free(path);
+    return found;
 }
 
 static bool bad_path(struct mx_exchange *x)

@@ -28,10 +28,11 @@ static bool limit_tokens(struct mx_app *app, const struct mx_turn_request *r, si
     size_t window = (size_t)mtplx_model_get_info(app->model)->context_length;
     *gen = r->gen;
     if (n_prompt >= window) {
+        /* Clients that shorten conversations look for the words of the two APIs. */
         mx_api_fail(e, 400, r->messages ? "messages" : "prompt",
-                    "This model's context window is %zu tokens, but the prompt has %zu, and an "
-                    "answer needs at least one; shorten the prompt",
-                    window, n_prompt);
+                    "prompt is too long: %zu tokens > %zu maximum. This model's maximum context "
+                    "length is %zu tokens, and an answer needs at least one; shorten the prompt",
+                    n_prompt, window - 1, window);
         e->code = "context_length_exceeded";
         return false;
     }

@@ -140,7 +140,8 @@ static void test_cancel_unknown(void **state)
             fail_msg("%s: %d", path, status);
         snprintf(path, sizeof path, "/admin/sessions/%s/clear", ids[i]);
         status = ask_status(rig.port, "POST", path, "", "");
-        if (status != 404 && status != 400)
+        /* A path ends at %00, and /admin/sessions is one with other methods. */
+        if (status != 404 && status != 400 && status != 405)
             fail_msg("%s: %d", path, status);
     }
 }

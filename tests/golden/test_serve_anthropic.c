@@ -229,7 +229,7 @@ static void test_too_long(void **state)
     mx_strbuf_puts(&b, "\"}]}");
     json_t *v = rig_post(&rig, MESSAGES, b.data, &status);
     assert_int_equal(status, 400);
-    assert_non_null(strstr(text_at(v, "error.message"), "context window"));
+    assert_non_null(strstr(text_at(v, "error.message"), "prompt is too long: "));
     json_decref(v);
     mx_strbuf_free(&b);
 }

@@ -221,6 +221,8 @@ static void test_context_limit(void **state)
     assert_null(mx_turn_prepare(&app, NULL, &r, &gen, &e));
     assert_int_equal(e.status, 400);
     assert_string_equal(e.code, "context_length_exceeded");
+    assert_non_null(strstr(e.message, "tokens > 8191 maximum"));
+    assert_non_null(strstr(e.message, "maximum context length is 8192 tokens"));
     json_decref(ids);
 }
 

@@ -139,6 +139,7 @@ static const struct mx_route routes[] = {
     {"GET", "/things/{id}/parts", tell, MX_DIALECT_OPENAI, MX_ROUTE_QUICK},
     {"GET", "/things/{id}", tell, MX_DIALECT_OPENAI, MX_ROUTE_QUICK},
     {"DELETE", "/things/{id}", tell, MX_DIALECT_OPENAI, MX_ROUTE_QUICK},
+    {"GET", "/v1/later", tell, MX_DIALECT_OPENAI, MX_ROUTE_QUICK},
     {"GET", "/hang", hang, MX_DIALECT_OPENAI, 0},
     {"POST", "/hang", hang, MX_DIALECT_OPENAI, MX_ROUTE_BODY},
     {"GET", "/stream", stream, MX_DIALECT_OPENAI, 0},
@@ -334,6 +335,13 @@ static void test_routes(void **state)
     expect(ask(p, "GET", "/things/a/parts", "", ""), 200, "\"id\":\"a\"");
     expect(ask(p, "GET", "/things/", "", ""), 404, "unknown_url");
     expect(ask(p, "GET", "/nothing", "", ""), 404, "unknown_url");
+    expect(ask(p, "GET", "//things///a/", "", ""), 200, "\"id\":\"a\"");
+    expect(ask(p, "GET", "/later/", "", ""), 200, "/later");
+    expect(ask(p, "GET", "/v1/v1/later", "", ""), 200, "/v1/v1/later");
+    expect(ask(p, "POST", "/later", "", "{}"), 405, "not a method");
+    expect(ask(p, "GET", "/v1/things/a", "", ""), 404, "unknown_url");
+    expect(ask(p, "GET", "/v1/v1/v1/later", "", ""), 404, "unknown_url");
+    expect(ask(p, "GET", "//", "", ""), 404, "unknown_url");
     expect(ask(p, "GET", "/th%ffings", "", ""), 400, "UTF-8");
     expect(ask(p, "BREW", "/echo", "", ""), 501, "method");
     struct reply r = ask(p, "PUT", "/things/a", "", "{}");
