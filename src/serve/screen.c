@@ -142,9 +142,8 @@ static bool starts_with(const char *s, const char *head)
 /* For errors; clients of the Anthropic API always send its version. */
 static enum mx_dialect dialect_of(struct mx_exchange *x)
 {
-    return strstr(x->path, "/messages") || header(x, "anthropic-version")
-               ? MX_DIALECT_ANTHROPIC
-               : MX_DIALECT_OPENAI;
+    return strstr(x->path, "/messages") || header(x, "anthropic-version") ? MX_DIALECT_ANTHROPIC
+                                                                          : MX_DIALECT_OPENAI;
 }
 
 static bool no_route(struct mx_exchange *x, const char *allow)
