@@ -549,11 +549,11 @@ static int ttft(int port, int rounds)
         free(slow);
         free(quick);
     }
-    double long_ms = median(alone, rounds);
+    double long_ms = median(alone, rounds), idle_ms = median(idle, rounds);
+    double during_ms = median(during, rounds);
     printf("prompt of %.0f tokens alone: first token after %.1f ms, %.1f ms for each 256\n"
            "short prompt alone: %.1f ms; during the long one: median %.1f ms, worst %.1f ms\n",
-           tokens, long_ms, long_ms * 256 / tokens, median(idle, rounds), median(during, rounds),
-           during[rounds - 1]);
+           tokens, long_ms, long_ms * 256 / tokens, idle_ms, during_ms, during[rounds - 1]);
     return 0;
 }
 
