@@ -56,7 +56,7 @@ struct stream {
     char *text; /* everything that was said, reasoning and calls included */
     size_t len, cap;
     char finish[24];
-    long long completion;
+    long long completion, prompt;
     bool done, error;
     uint64_t sent_ns, first_ns, last_ns;
     struct sse sse;
@@ -118,8 +118,10 @@ static void on_event(void *arg, const char *data)
     if (finish)
         snprintf(s->finish, sizeof s->finish, "%s", finish);
     const json_t *usage = json_object_get(o, "usage");
-    if (json_is_object(usage))
+    if (json_is_object(usage)) {
         s->completion = json_integer_value(json_object_get(usage, "completion_tokens"));
+        s->prompt = json_integer_value(json_object_get(usage, "prompt_tokens"));
+    }
     if (s->len > before) {
         s->last_ns = mx_now_ns();
         if (!s->first_ns)
@@ -517,6 +519,7 @@ static double ttft_ms(const struct stream *s)
 static int ttft(int port, int rounds)
 {
     static double alone[64], during[64], idle[64];
+    double tokens = 0;
     pthread_t thread;
     rounds = rounds > 64 ? 64 : rounds;
     for (int r = 0; r < rounds; r++) {
@@ -528,6 +531,7 @@ static int ttft(int port, int rounds)
         struct stream a = {.port = port, .body = slow}, b = {.port = port, .body = quick};
         run_thread(&a);
         alone[r] = ttft_ms(&a);
+        tokens = (double)a.prompt;
         run_thread(&b);
         idle[r] = ttft_ms(&b);
         reset(&a);
@@ -545,10 +549,11 @@ static int ttft(int port, int rounds)
         free(slow);
         free(quick);
     }
-    double long_ms = median(alone, rounds);
-    printf("long prompt alone: first token after %.1f ms; divide by its passes for one chunk\n"
+    double long_ms = median(alone, rounds), idle_ms = median(idle, rounds);
+    double during_ms = median(during, rounds);
+    printf("prompt of %.0f tokens alone: first token after %.1f ms, %.1f ms for each 256\n"
            "short prompt alone: %.1f ms; during the long one: median %.1f ms, worst %.1f ms\n",
-           long_ms, median(idle, rounds), median(during, rounds), during[rounds - 1]);
+           tokens, long_ms, long_ms * 256 / tokens, idle_ms, during_ms, during[rounds - 1]);
     return 0;
 }
 

@@ -26,9 +26,14 @@ size_t mx_plan_prefill(const size_t *left, size_t n, size_t budget, size_t *rows
         return 0;
     rows[0] = least(left[0], budget < 4 ? 1 : budget / 4);
     size_t sum = rows[0];
+    bool ends = false; /* a prompt will be complete: its first token must not wait for rows that
+                          bring nobody to an end */
     for (size_t k = 0; k < n && sum < budget; k++) {
         size_t i = shortest(left, n, served);
         size_t more = least(left[i] - rows[i], budget - sum);
+        if (ends && rows[i] + more < left[i])
+            break;
+        ends = true;
         served[i] = true;
         rows[i] += more;
         sum += more;

@@ -7,7 +7,9 @@
 /* Shares `budget` rows of a prefill pass among n prompts with left[i] tokens to read, the longest
  * waiting one first in the list: rows[i] of each, 0 for those that have to wait. The longest
  * waiting one gets at least a quarter of the rows (as far as it has that many left), the shortest
- * rests get theirs next (N3). n is at most MX_MAX_ACTIVE. Returns the sum. */
+ * rests get theirs next (N3). Behind prompts that this pass completes nobody gets a part, so that
+ * the pass is short and their first tokens come soon. n is at most MX_MAX_ACTIVE. Returns the sum.
+ */
 size_t mx_plan_prefill(const size_t *left, size_t n, size_t budget, size_t *rows);
 
 /* Gives all rows to one of the prompts, where passes are not shared: in turns by `turn` the longest

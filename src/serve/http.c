@@ -53,6 +53,7 @@ struct mx_server {
     size_t max_body, max_uploads;
     atomic_size_t uploads; /* bytes of bodies that come in, wait or are in a handler */
     atomic_bool draining, closing;
+    int quiesced;         /* the listening socket once it has been taken from the library, or -1 */
     pthread_mutex_t lock; /* in_flight */
     pthread_cond_t fewer;
     size_t in_flight; /* requests that began and are not over */
@@ -503,6 +504,7 @@ struct mx_server *mx_http_start(struct mx_app *app, const struct mx_server_optio
     pthread_mutex_init(&s->lock, NULL);
     init_steady(&s->fewer);
     s->app = app;
+    s->quiesced = -1;
     s->setup = *setup;
     set_times(&s->setup.times);
     s->bound = strdup(o->host ? o->host : "127.0.0.1");
@@ -522,9 +524,12 @@ int mx_server_port(const struct mx_server *s)
 void mx_server_quiesce(struct mx_server *s)
 {
     atomic_store(&s->draining, true);
+    /* The library's thread may still have its hands on the socket, so it is closed at the end. */
     MHD_socket fd = MHD_quiesce_daemon(s->daemon);
-    if (fd != MHD_INVALID_SOCKET)
-        close(fd);
+    if (fd != MHD_INVALID_SOCKET) {
+        shutdown(fd, SHUT_RDWR); /* connecting is refused from here on */
+        s->quiesced = fd;
+    }
     mx_watch_cut_idle(s->watch);
 }
 
@@ -560,6 +565,8 @@ void mx_server_free(struct mx_server *s)
         mx_watch_cut_all(s->watch);
         MHD_stop_daemon(s->daemon);
     }
+    if (s->quiesced >= 0)
+        close(s->quiesced);
     mx_preparer_free(s->preparer);
     mx_watch_free(s->watch);
     mx_request_log_close(s->log);

@@ -25,6 +25,27 @@ static int teardown(void **state)
     return 0;
 }
 
+/* Grammars need the tokenizer that the fixture lacks: these tests have the trained model always. */
+static mtplx_model *fixture;
+
+static int trained_model(void **state)
+{
+    (void)state;
+    fixture = model;
+    model = load_or_fail(src_path("models/nano"), &(mtplx_load_options){.threads = 2});
+    return 0;
+}
+
+static int usual_model(void **state)
+{
+    (void)state;
+    mtplx_model_free(model);
+    model = fixture;
+    return 0;
+}
+
+#define trained_test(f) cmocka_unit_test_setup_teardown(f, trained_model, usual_model)
+
 static const enum mx_engine_mode modes[] = {MX_ENGINE_SERIAL, MX_ENGINE_COOPERATIVE,
                                             MX_ENGINE_AR_BATCH, MX_ENGINE_MTP_BATCH};
 
@@ -1103,7 +1124,7 @@ int main(void)
         cmocka_unit_test(test_cancel_in_prefill),
         cmocka_unit_test(test_sink_ends),
         cmocka_unit_test(test_bad_jobs),
-        cmocka_unit_test(test_memory_refusal),
+        trained_test(test_memory_refusal),
         cmocka_unit_test(test_memory_waits),
         cmocka_unit_test(test_memory_growth),
         cmocka_unit_test(test_choices),
@@ -1111,8 +1132,8 @@ int main(void)
         cmocka_unit_test(test_reuse_bounds),
         cmocka_unit_test(test_embeddings),
         cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_grammars),
-        cmocka_unit_test(test_reuse_sampled),
+        trained_test(test_grammars),
+        trained_test(test_reuse_sampled),
         cmocka_unit_test(test_embeddings_apart),
         cmocka_unit_test(test_settings),
         cmocka_unit_test(test_numbers),
