@@ -55,8 +55,8 @@ static const struct syntax syntaxes[] = {
             .start = "<tool_call>",
             .hints = {"<tool_call>"},
             .opens = {"<tool_call>"},
-            .items = {{"{", &mx_tool_reader_json, .taken = true},
-                      {"<function=", &mx_tool_reader_qwen}},
+            .items = {{.text = "{", .reader = &mx_tool_reader_json, .taken = true},
+                      {.text = "<function=", .reader = &mx_tool_reader_qwen}},
             .closes = {"</tool_call>"},
         },
     [MX_TOOLS_QWEN_XML] =
@@ -65,8 +65,8 @@ static const struct syntax syntaxes[] = {
             .start = "<tool_call>",
             .hints = {"<function="},
             .opens = {"<tool_call>"},
-            .items = {{"<function=", &mx_tool_reader_qwen, .bare = true},
-                      {"{", &mx_tool_reader_json, .taken = true}},
+            .items = {{.text = "<function=", .reader = &mx_tool_reader_qwen, .bare = true},
+                      {.text = "{", .reader = &mx_tool_reader_json, .taken = true}},
             .closes = {"</tool_call>"},
         },
     [MX_TOOLS_GLM] =
@@ -74,14 +74,14 @@ static const struct syntax syntaxes[] = {
             .name = "glm",
             .start = "<tool_call>",
             .hints = {"<arg_key>"},
-            .items = {{"<tool_call>", &mx_tool_reader_glm, .bare = true}},
+            .items = {{.text = "<tool_call>", .reader = &mx_tool_reader_glm, .bare = true}},
         },
     [MX_TOOLS_GEMMA4] =
         {
             .name = "gemma4",
             .start = "<|tool_call>",
             .hints = {"<|tool_call>", "<tool_call|>"},
-            .items = {{"<|tool_call>", &mx_tool_reader_gemma, .bare = true}},
+            .items = {{.text = "<|tool_call>", .reader = &mx_tool_reader_gemma, .bare = true}},
         },
     [MX_TOOLS_DEEPSEEK_V3] =
         {
@@ -89,7 +89,9 @@ static const struct syntax syntaxes[] = {
             .start = "<｜tool▁calls▁begin｜>",
             .hints = {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"},
             .opens = {"<｜tool▁calls▁begin｜>"},
-            .items = {{"<｜tool▁call▁begin｜>", &mx_tool_reader_deepseek, .bare = true}},
+            .items = {{.text = "<｜tool▁call▁begin｜>",
+                       .reader = &mx_tool_reader_deepseek,
+                       .bare = true}},
             .closes = {"<｜tool▁calls▁end｜>"},
         },
     [MX_TOOLS_DSML] =
@@ -98,7 +100,7 @@ static const struct syntax syntaxes[] = {
             .start = "<｜DSML｜tool_calls>",
             .hints = {"｜DSML｜"},
             .opens = {"<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"},
-            .items = {{"<｜DSML｜invoke name=\"", &mx_tool_reader_dsml}},
+            .items = {{.text = "<｜DSML｜invoke name=\"", .reader = &mx_tool_reader_dsml}},
             .closes = {"</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"},
         },
     [MX_TOOLS_MINIMAX] =
@@ -107,7 +109,7 @@ static const struct syntax syntaxes[] = {
             .start = "<minimax:tool_call>",
             .hints = {"<minimax:tool_call>", "minimax:tool_call"},
             .opens = {"<minimax:tool_call>"},
-            .items = {{"<invoke name=\"", &mx_tool_reader_minimax}},
+            .items = {{.text = "<invoke name=\"", .reader = &mx_tool_reader_minimax}},
             .closes = {"</minimax:tool_call>"},
         },
 };

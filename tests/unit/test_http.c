@@ -1122,8 +1122,8 @@ static void test_garbage(void **state)
     (void)state;
     static const char *const seeds[] = {
         "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\n{\"a\":1}",
-        "POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-        "4\r\n{\"a\"\r\n3\r\n:1}\r\n0\r\n\r\n",
+        ("POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+         "4\r\n{\"a\"\r\n3\r\n:1}\r\n0\r\n\r\n"),
         "GET /things/a%20b?x=%ff&y HTTP/1.1\r\nHost: [::1]:80\r\nOrigin: null\r\n\r\n",
         "GET /half HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n",
     };
