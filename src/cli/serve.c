@@ -14,7 +14,9 @@
 #include "serve/api.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
+#include "serve/request_log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -128,12 +130,27 @@ static void wait_for_signal(struct serve *s)
 
 /* ---- Starting ----------------------------------------------------------------------------- */
 
-/* Finds a taken port before the minutes of loading rather than after. */
+/* Whether the server will be able to open its files. */
+static mtplx_status check_files(const struct mx_server_options *o, mtplx_error *err)
+{
+    const char *const tls[] = {o->tls_cert, o->tls_key};
+    for (int i = 0; i < 2; i++)
+        if (tls[i] && access(tls[i], R_OK) != 0)
+            return mx_error(err, MTPLX_ERR_IO, "cannot read %.200s: %s", tls[i], strerror(errno));
+    struct mx_request_log *log = o->log_path ? mx_request_log_open(o->log_path, err) : NULL;
+    mx_request_log_close(log);
+    return o->log_path && !log ? err->status : MTPLX_OK;
+}
+
+/* Finds a taken port, and files that cannot be used, before the minutes of loading rather than
+ * after. */
 static mtplx_status check_port(struct serve *s)
 {
     const struct mx_server_options *o = &s->config.server;
     int bound, pid;
     begin_step(s, "checking settings and port", "");
+    if (check_files(o, &s->err) != MTPLX_OK)
+        return s->err.status;
     int fd = mx_listen(o->host, o->port, &bound, &s->err);
     if (fd >= 0) {
         close(fd);

@@ -65,6 +65,11 @@ run serve word
 check 'serve takes no words' fails_with 2 "not 'word'"
 run serve --port 1 --host 192.0.2.1 --api-key k
 check 'an address that is not ours fails' test "$rc" -eq 1
+run serve --port 0 --quiet --request-log "$work/none/log"
+check 'a log that cannot be opened fails' fails_with 1 'cannot open the request log'
+run serve --port 0 --tls-cert "$work/none.pem" --tls-key "$work/none.pem"
+check 'and so does a certificate that is not there' \
+    test "$rc:$(grep -c '^.2/5' "$work/err"):$(grep -c 'none.pem' "$work/err")" = 1:0:1
 touch "$work/open.key"
 chmod 644 "$work/open.key"
 run serve --api-key-file "$work/open.key"
