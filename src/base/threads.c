@@ -16,6 +16,7 @@
  * counter looks at the announcement afterwards. One of the two sees the other: no lost wake-up. */
 #include "base/threads.h"
 
+#include "base/cgroup.h"
 #include "base/clock.h"
 
 #include <errno.h>
@@ -342,89 +343,23 @@ static int quota_cpus(long long quota, long long period)
 }
 
 /* The limit set at one directory: cgroup v2 "cpu.max", else v1 "cpu.cfs_*_us". */
-static int group_limit(const char *dir)
+static uint64_t group_limit(const char *dir)
 {
     char path[4400];
     long long v[2];
     snprintf(path, sizeof path, "%s/cpu.max", dir);
     if (read_numbers(path, v, 2) == 2)
-        return quota_cpus(v[0], v[1]);
+        return (uint64_t)quota_cpus(v[0], v[1]);
     snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", dir);
     if (read_numbers(path, &v[0], 1) != 1)
         return 0;
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
-    return read_numbers(path, &v[1], 1) == 1 ? quota_cpus(v[0], v[1]) : 0;
-}
-
-static int tighter(int a, int b)
-{
-    return a == 0 ? b : b == 0 || a < b ? a : b;
-}
-
-/* The tightest limit from `mount`/`group` up to and including `mount`. */
-static int tree_limit(const char *mount, const char *group)
-{
-    char dir[4300];
-    int n = snprintf(dir, sizeof dir, "%s%s", mount, group);
-    if (n < 0 || (size_t)n >= sizeof dir || strstr(group, ".."))
-        return group_limit(mount);
-    int limit = 0;
-    size_t root = strlen(mount);
-    for (;;) {
-        limit = tighter(limit, group_limit(dir));
-        if (strlen(dir) <= root)
-            return limit;
-        *strrchr(dir + root, '/') = '\0';
-    }
-}
-
-/* Whether `name` is one of the comma-separated words of `list`. */
-static bool has_word(const char *list, const char *name)
-{
-    size_t len = strlen(name);
-    for (const char *s = list; s; s = strchr(s, ',')) {
-        s += *s == ',';
-        if (strncmp(s, name, len) == 0 && (s[len] == ',' || s[len] == '\0'))
-            return true;
-    }
-    return false;
-}
-
-/* One line of /proc/<pid>/cgroup: "hierarchy:controllers:/group". */
-static int line_limit(char *line, const char *root)
-{
-    char *controllers = strchr(line, ':');
-    char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-    if (!group)
-        return 0;
-    *controllers++ = '\0';
-    *group++ = '\0';
-    group[strcspn(group, "\n")] = '\0';
-    if (*group != '/')
-        return 0;
-    if (group[1] == '\0')
-        *group = '\0';
-    char mount[256];
-    if (*controllers == '\0')
-        snprintf(mount, sizeof mount, "%s", root);
-    else if (has_word(controllers, "cpu"))
-        snprintf(mount, sizeof mount, "%s/cpu", root);
-    else
-        return 0;
-    return tree_limit(mount, group);
+    return read_numbers(path, &v[1], 1) == 1 ? (uint64_t)quota_cpus(v[0], v[1]) : 0;
 }
 
 int mx_cgroup_cpus(const char *membership, const char *root)
 {
-    FILE *f = fopen(membership, "re");
-    if (!f)
-        return 0;
-    char line[4200];
-    int limit = 0;
-    for (int i = 0; i < 64 && fgets(line, sizeof line, f); i++)
-        limit = tighter(limit, line_limit(line, root));
-    fclose(f);
-    return limit;
+    return (int)mx_cgroup_limit(membership, root, "cpu", group_limit);
 }
 
 int mx_cpu_count(void)
