@@ -88,6 +88,17 @@ typedef enum mtplx_profile {
     MTPLX_PROFILE_EXACT,    /* float32 activations; weights stay memory-mapped as they are */
 } mtplx_profile;
 
+/* How entries of the KV caches (trunk and MTP head) are stored. Quantised entries have a scale for
+ * every group of 32 values; attention reads them as they are. Fewer bits, less memory, and other
+ * (slightly worse) logits: outputs are exact and reproducible within one setting. */
+typedef enum mtplx_kv_quant {
+    MTPLX_KV_AUTO = 0, /* $MTPLX_PAGED_KV_QUANT (off, q8, q6, q4) when set, else off */
+    MTPLX_KV_OFF,      /* the device's own type: float16, or float32 on "ref" */
+    MTPLX_KV_Q8,
+    MTPLX_KV_Q6,
+    MTPLX_KV_Q4,
+} mtplx_kv_quant;
+
 /* Zero-initialise, then set what you need: every zero is the default. */
 typedef struct mtplx_load_options {
     const char *device;      /* NULL or "auto": the fastest; "cpu"; "ref": plain float32 oracle */
@@ -106,6 +117,7 @@ typedef struct mtplx_load_options {
      */
     int draft_vocab;
     mtplx_proj_quant draft_head_quant; /* re-quantise the copy of the output head that drafts */
+    mtplx_kv_quant kv_quant;
 } mtplx_load_options;
 
 /* Loads a checkpoint directory in Hugging Face or MLX layout, a .gguf file, or a directory that
@@ -149,6 +161,9 @@ typedef struct mtplx_model_info {
     int threads;
     int draft_vocab;           /* tokens that may be drafted; 0 without an MTP head */
     uint64_t draft_head_bytes; /* of the output head's copy that drafts; 0: the head itself does */
+    const char *kv_format;     /* "f16", "f32", "q8", "q6" or "q4" */
+    uint64_t kv_token_bytes;   /* KV cache of one token, trunk and MTP head */
+    uint64_t recurrent_bytes;  /* recurrent state of one sequence; 0 without recurrent layers */
 } mtplx_model_info;
 
 MTPLX_API const mtplx_model_info *mtplx_model_get_info(const mtplx_model *model);
@@ -215,8 +230,62 @@ MTPLX_API size_t mtplx_seq_pending(const mtplx_seq *seq);
 /* Back to the empty timeline; memory is kept for reuse. */
 MTPLX_API void mtplx_seq_reset(mtplx_seq *seq);
 
-/* An independent copy of the committed state. Errors: ARGUMENT (rows pending), MEMORY. */
+/* An independent copy of the committed state: KV blocks are shared until one of the two writes to
+ * them. Errors: ARGUMENT (rows pending), MEMORY. */
 MTPLX_API mtplx_seq *mtplx_seq_fork(const mtplx_seq *seq, mtplx_error *err);
+
+/* ---- Snapshots ---------------------------------------------------------------------------- */
+
+/* The state of a sequence at one point, immutable: what has been read need not be read again. A
+ * sequence restored from it goes on exactly as the original would have, with and without drafting.
+ * Snapshots share KV blocks with each other and with sequences. May not outlive its model; may be
+ * used and freed by any thread. */
+typedef struct mtplx_snapshot mtplx_snapshot;
+
+/* The state after all committed tokens. Errors: ARGUMENT (no tokens, or rows pending), MEMORY. */
+MTPLX_API mtplx_snapshot *mtplx_seq_snapshot(mtplx_seq *seq, mtplx_error *err);
+/* A new sequence in that state. Errors: MEMORY. */
+MTPLX_API mtplx_seq *mtplx_seq_restore(const mtplx_snapshot *snapshot, mtplx_error *err);
+MTPLX_API void mtplx_snapshot_free(mtplx_snapshot *snapshot); /* NULL is allowed */
+/* Its tokens; valid as long as the snapshot. */
+MTPLX_API const int32_t *mtplx_snapshot_tokens(const mtplx_snapshot *snapshot, size_t *count);
+/* Bytes it holds, shared KV blocks included. */
+MTPLX_API uint64_t mtplx_snapshot_bytes(const mtplx_snapshot *snapshot);
+
+/* Writes a snapshot to one file (0600, replaced as a whole) and reads it back. A file is checked
+ * (sizes, checksums) and belongs to one model run in one way: weights, tokenizer, KV quantisation,
+ * MTP head, device. Errors: IO; for load FORMAT (damaged), ARGUMENT (of another model or setting,
+ * the sentence says which), MEMORY. */
+MTPLX_API mtplx_status mtplx_snapshot_save(const mtplx_snapshot *snapshot, const char *path,
+                                           mtplx_error *err);
+MTPLX_API mtplx_snapshot *mtplx_snapshot_load(mtplx_model *model, const char *path,
+                                              mtplx_error *err);
+
+/* ---- Session bank ------------------------------------------------------------------------- */
+
+/* Keeps the states of earlier prompts and answers, finds the longest one that a new prompt starts
+ * with, and drops the least useful ones to stay within its budget. Any thread. */
+typedef struct mtplx_bank mtplx_bank;
+
+typedef struct mtplx_bank_options {
+    uint64_t max_bytes;     /* 0: half of what RAM (or the cgroup) leaves beside the weights */
+    double ttl_s;           /* unused states are dropped after that many seconds; 0: 3600 */
+    const char *ssd_dir;    /* also keep states on disk; NULL: no; "": the default directory */
+    uint64_t ssd_max_bytes; /* 0: 16 GiB */
+} mtplx_bank_options;
+
+/* Options NULL: all defaults. Errors: ARGUMENT, IO (the directory), MEMORY. */
+MTPLX_API mtplx_bank *mtplx_bank_new(mtplx_model *model, const mtplx_bank_options *options,
+                                     mtplx_error *err);
+/* Sequences restored from it stay valid. NULL is allowed. */
+MTPLX_API void mtplx_bank_free(mtplx_bank *bank);
+/* A sequence that holds the longest known prefix of the prompt, at most count - 1 tokens; an empty
+ * one when nothing is known. Forward or generate from prompt + mtplx_seq_length(). Errors: MEMORY.
+ */
+MTPLX_API mtplx_seq *mtplx_bank_restore(mtplx_bank *bank, const int32_t *prompt, size_t count,
+                                        mtplx_error *err);
+/* Keeps the sequence's present state. Errors: ARGUMENT (no tokens, or rows pending), MEMORY. */
+MTPLX_API mtplx_status mtplx_bank_keep(mtplx_bank *bank, mtplx_seq *seq, mtplx_error *err);
 
 /* One row of the ragged forward pass. Rows of a sequence are contiguous and in order. */
 typedef struct mtplx_row {

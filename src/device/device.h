@@ -72,6 +72,13 @@ static inline size_t mx_kv_block_bytes(const struct mx_kv_layout *l)
     return 2 * (size_t)l->layers * mx_kv_plane_elems(l) * (size_t)mx_dtype_bytes(l->dtype);
 }
 
+/* A copy of the recurrent state in the middle of a segment: the slab (all layers) after row `row`
+ * of the segment. */
+struct mx_rec_capture {
+    int row;
+    float *slab;
+};
+
 /* The rows of one sequence inside a call: rows row0 .. row0+rows-1 of every [n][..] array. */
 struct mx_seg {
     int row0, rows;
@@ -80,6 +87,8 @@ struct mx_seg {
     const float *rec_in;    /* recurrent slab before row0 (all layers) */
     float *rec_out;         /* slab after the last row, may be rec_in; NULL: not kept */
     float *tape;            /* NULL, or where every row leaves what a replay needs (all layers) */
+    const struct mx_rec_capture *captures; /* host array, rows ascending; needs rec_out */
+    int n_captures;
 };
 
 struct mx_batch {
