@@ -135,6 +135,26 @@ static void check_snapshot(mtplx_snapshot *p, size_t n, const char *what)
     mtplx_seq_free(s);
 }
 
+static uint64_t sum_of(struct mx_device *d, struct mx_kv_block *const *blocks, size_t n, uint64_t h)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = mx_kv_pool_block_bytes(blocks[i]->pool);
+        uint8_t *copy = malloc(bytes);
+        d->ops->download(d, copy, blocks[i]->data, bytes);
+        for (size_t k = 0; k < bytes; k++)
+            h = (h ^ copy[k]) * 0x100000001b3u;
+        free(copy);
+    }
+    return h;
+}
+
+/* Of every byte in a snapshot's blocks, also behind its end: B1 says that none of them changes. */
+static uint64_t block_sum(const mtplx_snapshot *p)
+{
+    struct mx_device *d = p->model->device;
+    return sum_of(d, p->mtp, p->n_mtp, sum_of(d, p->kv, p->n_kv, 0xcbf29ce484222325u));
+}
+
 static uint64_t used_bytes(struct mx_kv_pool *p)
 {
     uint64_t used, idle;
@@ -165,6 +185,7 @@ static void test_restore(void **state)
             feed_to(s, n, i % 2 ? 3 : MOST); /* short passes leave a lag */
             struct probe want = probe(s);
             mtplx_snapshot *p = snap(s);
+            uint64_t sum = block_sum(p);
             check_like(s, &want, n, "after a snapshot");
             check_snapshot(p, n, "fresh");
             feed(s, ids + 300, 100); /* another way on: copies the block it writes */
@@ -174,6 +195,7 @@ static void test_restore(void **state)
             check_snapshot(p, n, "original was reset");
             mtplx_seq *a = restore(p), *b = restore(p);
             feed(a, ids + 400, 30);
+            assert_true(block_sum(p) == sum);
             mtplx_snapshot_free(p);
             mtplx_seq_free(s);
             mtplx_seq_free(a);
@@ -241,8 +263,10 @@ static void test_while_drafting(void **state)
             rows[i] = (mtplx_row){.seq = s, .token = token};
         }
         mtplx_snapshot *p = snap(s);
+        uint64_t sum = block_sum(p);
         assert_int_equal(mtplx_forward(m, rows, 4, MTPLX_VERIFY, false, NULL, NULL), MTPLX_OK);
         assert_int_equal(mtplx_seq_commit(s, 3, NULL), MTPLX_OK);
+        assert_true(block_sum(p) == sum);
         mtplx_seq *back = restore(p), *c = cold(m, n + 3);
         check_like(back, &want, n, "taken between drafts");
         check_snapshot(p, n, "taken between drafts");
@@ -276,9 +300,13 @@ static void check_captures(mtplx_model *m, size_t step)
     mx_seq_want_capture(s, 64); /* again */
     feed_to(s, 200, step);
     assert_int_equal(take_all(s, got), N);
+    uint64_t sums[N];
+    for (size_t i = 0; i < N; i++)
+        sums[i] = block_sum(got[i]);
     feed(s, ids + 300, 70); /* the original goes on */
     mtplx_seq_free(s);
     for (size_t i = 0; i < N; i++) {
+        assert_true(block_sum(got[i]) == sums[i]);
         check_snapshot(got[i], at[i], "captured");
         mtplx_snapshot_free(got[i]);
     }
