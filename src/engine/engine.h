@@ -88,11 +88,11 @@ enum mx_job_kind {
     MX_JOB_GENERATE = 0,
     MX_JOB_EMBED_MEAN, /* mean of the final-norm hidden states */
     MX_JOB_EMBED_LAST, /* that of the last token */
-    /* Reads the prompt into the session bank while nothing else is to do, in short passes. Ends with
-     * MX_END_STOP when the bank has all of it, and with MX_END_CANCELLED as soon as another job
-     * comes, or a newer one of its scope and session before it has started; what it has read until
-     * then is kept. done() comes once, tokens() never. It takes no place in queues and counters of
-     * others, and makes the bank drop nothing but what it replaces. */
+    /* Reads the prompt into the session bank while nothing else is to do, in short passes. Ends
+     * with MX_END_STOP when the bank has all of it, and with MX_END_CANCELLED as soon as another
+     * job comes, or a newer one of its scope and session before it has started; what it has read
+     * until then is kept. done() comes once, tokens() never. It takes no place in the queues and
+     * counters of others, and does not start where the bank would have to shrink for it. */
     MX_JOB_WARM,
 };
 
