@@ -246,6 +246,8 @@ bool mx_run_warm(struct mx_engine *e);
 void mx_job_start(struct mx_engine *e, struct mx_job *j);
 /* Makes the generation of a job whose sequence is there. */
 void mx_job_run(struct mx_engine *e, struct mx_job *j);
+/* Tells the sink how much of the prompt has been read. */
+void mx_job_tell(struct mx_job *j);
 /* Embeddings and answers are read in other ways. */
 bool mx_job_embeds(const struct mx_job *j);
 /* What it was told and what it may know stay out of the bank. */

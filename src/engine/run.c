@@ -318,7 +318,7 @@ static void embed_pass(struct mx_engine *e, struct mx_job *const *texts, size_t 
     }
 }
 
-static void tell_progress(struct mx_job *j)
+void mx_job_tell(struct mx_job *j)
 {
     const struct mx_answer *a = &j->answers[0];
     if (j->opt.sink->progress && a->gen)
@@ -331,7 +331,7 @@ static void after_prefill(struct mx_engine *e, struct mx_answer *a, const mtplx_
     struct mx_job *j = a->job;
     if (a->index == 0) {
         mx_reuse_collect(e, a);
-        tell_progress(j);
+        mx_job_tell(j);
     }
     deliver(e, a, error);
     if (a->done && a->index == 0 && !j->forked && j->choices > 1)

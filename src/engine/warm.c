@@ -103,6 +103,7 @@ bool mx_run_warm(struct mx_engine *e)
     }
     e->mine.warm_tokens += rows;
     mx_reuse_collect(e, a);
+    mx_job_tell(j);
     if (mx_gen_prompt_left(a->gen) == 0)
         mx_job_end_all(e, j, MX_END_STOP, NULL);
     return true;
