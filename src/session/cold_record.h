@@ -17,8 +17,8 @@
 #include "session/cold.h"
 
 #define MX_RECORD_VERSION 1
-#define MX_RECORD_FIXED 512              /* bytes before the label and the tokens */
-#define MX_RECORD_LABEL 128              /* of a session label with its NUL */
+#define MX_RECORD_FIXED 512                /* bytes before the label and the tokens */
+#define MX_RECORD_LABEL 128                /* of a session label with its NUL */
 #define MX_RECORD_TOKENS ((size_t)1 << 24) /* most in a record */
 
 struct mx_record_part {
