@@ -58,48 +58,48 @@ int mx_cold_fault(const struct mx_cold *c, enum mx_cold_op op)
 
 /* ---- Removing ----------------------------------------------------------------------------- */
 
-void mx_cold_entry_name(const struct mx_cold *c, const struct mx_entry *e, char *out)
+void mx_cold_entry_name(const struct mx_cold *c, const struct mx_cold_entry *e, char *out)
 {
     mx_cold_name(out, (enum mx_cold_kind)e->kind, e->key, &c->index.identities[e->identity]);
 }
 
 /* Without memory the row and its file stay until the next open finds them again. */
-static void add_garbage(struct mx_cold *c, const struct mx_entry *e)
+static void add_garbage(struct mx_cold *c, const struct mx_cold_entry *e)
 {
     if (!c->dir.locked)
         return;
     if (c->n_garbage == c->garbage_cap) {
         size_t cap = c->garbage_cap ? c->garbage_cap * 2 : 64;
-        struct mx_garbage *more = realloc(c->garbage, cap * sizeof *more);
+        struct mx_cold_garbage *more = realloc(c->garbage, cap * sizeof *more);
         if (!more)
             return;
         c->garbage = more;
         c->garbage_cap = cap;
     }
-    struct mx_garbage *g = &c->garbage[c->n_garbage++];
+    struct mx_cold_garbage *g = &c->garbage[c->n_garbage++];
     g->row = e->row;
     mx_cold_entry_name(c, e, g->name);
 }
 
-static void discard(struct mx_cold *c, struct mx_entry *e)
+static void discard(struct mx_cold *c, struct mx_cold_entry *e)
 {
-    if (e->state == MX_ENTRY_LIVE) {
+    if (e->state == MX_COLD_ENTRY_LIVE) {
         add_garbage(c, e);
-        mx_index_remove(&c->index, e);
+        mx_cold_index_remove(&c->index, e);
     } else {
         e->dropped = true;
-        mx_index_detach(e);
+        mx_cold_index_detach(e);
     }
 }
 
-int mx_cold_cut(struct mx_cold *c, struct mx_entry *top)
+int mx_cold_cut(struct mx_cold *c, struct mx_cold_entry *top)
 {
     int snapshots = 0;
-    for (struct mx_entry *e = top, *up;; e = up) {
+    for (struct mx_cold_entry *e = top, *up;; e = up) {
         while (e->child)
             e = e->child;
         up = e == top ? NULL : e->parent;
-        snapshots += e->kind == MX_COLD_SNAPSHOT && e->state == MX_ENTRY_LIVE;
+        snapshots += e->kind == MX_COLD_SNAPSHOT && e->state == MX_COLD_ENTRY_LIVE;
         discard(c, e);
         if (!up)
             break;
@@ -108,10 +108,10 @@ int mx_cold_cut(struct mx_cold *c, struct mx_entry *top)
     return snapshots;
 }
 
-void mx_cold_prune(struct mx_cold *c, struct mx_entry *e)
+void mx_cold_prune(struct mx_cold *c, struct mx_cold_entry *e)
 {
-    while (e && e->kind == MX_COLD_BLOCK && e->state == MX_ENTRY_LIVE && !e->child) {
-        struct mx_entry *up = e->parent;
+    while (e && e->kind == MX_COLD_BLOCK && e->state == MX_COLD_ENTRY_LIVE && !e->child) {
+        struct mx_cold_entry *up = e->parent;
         discard(c, e);
         e = up;
     }
@@ -145,11 +145,11 @@ static void init_conditions(struct mx_cold *c)
 struct pick {
     const char *session; /* of snapshots; NULL: all */
     int kind;
-    struct mx_entry **list;
+    struct mx_cold_entry **list;
     size_t n, cap;
 };
 
-static void pick_leaf(struct mx_entry *e, void *arg)
+static void pick_leaf(struct mx_cold_entry *e, void *arg)
 {
     struct pick *p = arg;
     if (e->kind == p->kind && !e->child && !e->dropped && p->n < p->cap &&
@@ -161,9 +161,9 @@ static void pick_leaf(struct mx_entry *e, void *arg)
 static struct pick pick(struct mx_cold *c, int kind, const char *session)
 {
     struct pick p = {.kind = kind, .session = session, .cap = c->index.n};
-    p.list = calloc(p.cap + 1, sizeof(struct mx_entry *));
+    p.list = calloc(p.cap + 1, sizeof(struct mx_cold_entry *));
     if (p.list)
-        mx_index_each(&c->index, pick_leaf, &p);
+        mx_cold_index_each(&c->index, pick_leaf, &p);
     return p;
 }
 
@@ -181,16 +181,16 @@ static mtplx_status open_store(struct mx_cold *c, mtplx_error *err)
     bool rebuild = false;
     mtplx_status s = mx_cold_dir_open(&c->dir, c->o.dir, err);
     if (!s)
-        s = mx_index_init(&c->index, &c->o.identity, err);
+        s = mx_cold_index_init(&c->index, &c->o.identity, err);
     if (!s)
-        s = mx_manifest_open(c, &rebuild, err);
+        s = mx_cold_manifest_open(c, &rebuild, err);
     if (s)
         return s;
     uint64_t now = mx_cold_now_ms(c);
     if (!c->budget_ms || c->budget_ms > now)
         c->budget_ms = now;
     if (!c->dir.locked) {
-        mx_manifest_close(c);
+        mx_cold_manifest_close(c);
         mx_cold_log(c, "cold tier: %s %s: it is read as it is now, and not written", c->dir.path,
                     c->dir.readonly ? "cannot be written" : "is in use by another process");
         return MTPLX_OK;
@@ -205,9 +205,9 @@ static mtplx_status open_store(struct mx_cold *c, mtplx_error *err)
 
 static void free_store(struct mx_cold *c)
 {
-    mx_manifest_close(c);
+    mx_cold_manifest_close(c);
     mx_cold_dir_close(&c->dir);
-    mx_index_free(&c->index);
+    mx_cold_index_free(&c->index);
     pthread_mutex_destroy(&c->mu);
     pthread_cond_destroy(&c->wake);
     pthread_cond_destroy(&c->idle);
@@ -275,7 +275,7 @@ void mx_cold_close(struct mx_cold *c, uint64_t wait_ns)
 
 /* ---- Queueing ----------------------------------------------------------------------------- */
 
-void mx_cold_free_batch(struct mx_batch *b)
+void mx_cold_free_batch(struct mx_cold_batch *b)
 {
     if (!b)
         return;
@@ -288,14 +288,14 @@ void mx_cold_free_batch(struct mx_batch *b)
     free(b);
 }
 
-static struct mx_batch *new_batch(const struct mx_cold_write *objects, size_t n)
+static struct mx_cold_batch *new_batch(const struct mx_cold_write *objects, size_t n)
 {
-    struct mx_batch *b = calloc(1, sizeof *b);
+    struct mx_cold_batch *b = calloc(1, sizeof *b);
     if (!b)
         return NULL;
     const struct mx_cold_write *last = &objects[n - 1];
     b->objects = calloc(n, sizeof *b->objects);
-    b->entries = calloc(n, sizeof(struct mx_entry *));
+    b->entries = calloc(n, sizeof(struct mx_cold_entry *));
     b->scope = strdup(last->scope ? last->scope : "");
     b->session = strndup(last->session ? last->session : "", MX_RECORD_LABEL - 1);
     if (b->objects && b->entries && b->scope && b->session)
@@ -316,36 +316,36 @@ static bool well_formed(const struct mx_cold_write *o, size_t n)
 
 /* The entry that an object hangs below, in *up; false: it is not there. */
 static bool find_parent(struct mx_cold *c, const struct mx_cold_write *objects, size_t i, size_t n,
-                        struct mx_entry **up)
+                        struct mx_cold_entry **up)
 {
     struct mx_cold_key key = objects[i].parent;
     if (i + 1 == n && i > 0)
         key = objects[i - 1].key;
     *up = NULL;
-    if (mx_key_zero(key))
+    if (mx_cold_key_zero(key))
         return true;
-    *up = mx_index_find(&c->index, MX_COLD_BLOCK, key, 0);
+    *up = mx_cold_index_find(&c->index, MX_COLD_BLOCK, key, 0);
     return *up && !(*up)->dropped;
 }
 
-static void undo(struct mx_cold *c, struct mx_batch *b)
+static void undo(struct mx_cold *c, struct mx_cold_batch *b)
 {
     while (b->n)
-        mx_index_remove(&c->index, b->entries[--b->n]);
+        mx_cold_index_remove(&c->index, b->entries[--b->n]);
     b->bytes = 0;
 }
 
-static uint64_t bound_of(const struct mx_batch *b, const struct mx_cold_write *w)
+static uint64_t bound_of(const struct mx_cold_batch *b, const struct mx_cold_write *w)
 {
     struct mx_record r = {.n_tokens = w->n_tokens};
     snprintf(r.session, sizeof r.session, "%s", b->session);
     return mx_record_bound(&r, w->parts, w->n_parts);
 }
 
-static bool add_object(struct mx_cold *c, struct mx_batch *b, const struct mx_cold_write *w,
-                       struct mx_entry *up)
+static bool add_object(struct mx_cold *c, struct mx_cold_batch *b, const struct mx_cold_write *w,
+                       struct mx_cold_entry *up)
 {
-    struct mx_entry *e = mx_index_add(&c->index, w->kind, w->key, 0, up);
+    struct mx_cold_entry *e = mx_cold_index_add(&c->index, w->kind, w->key, 0, up);
     if (!e)
         return false;
     e->n_tokens = w->n_tokens;
@@ -363,13 +363,13 @@ static bool add_object(struct mx_cold *c, struct mx_batch *b, const struct mx_co
 }
 
 /* Adds what is not there yet to the index and the batch. */
-static bool plan(struct mx_cold *c, struct mx_batch *b, const struct mx_cold_write *objects,
+static bool plan(struct mx_cold *c, struct mx_cold_batch *b, const struct mx_cold_write *objects,
                  size_t n)
 {
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++) {
-        struct mx_entry *up;
-        struct mx_entry *e = mx_index_find(&c->index, objects[i].kind, objects[i].key, 0);
+        struct mx_cold_entry *up;
+        struct mx_cold_entry *e = mx_cold_index_find(&c->index, objects[i].kind, objects[i].key, 0);
         if (e)
             ok = !e->dropped && i + 1 < n;
         else
@@ -381,32 +381,32 @@ static bool plan(struct mx_cold *c, struct mx_batch *b, const struct mx_cold_wri
 }
 
 /* Whether there is room for a batch; why not is counted and, the first time, said. */
-static enum mx_cold_cause admit(struct mx_cold *c, const struct mx_batch *b)
+static enum mx_cold_cause admit(struct mx_cold *c, const struct mx_cold_batch *b)
 {
     uint64_t now = mx_cold_now_ms(c);
     if (c->paused && now < c->retry_ms)
         return c->paused;
     if (c->stats.queued && c->stats.queued_bytes + b->bytes > c->o.queue_bytes)
-        return MX_CAUSE_QUEUE;
+        return MX_COLD_CAUSE_QUEUE;
     if (c->o.hourly_bytes != UINT64_MAX &&
         mx_cold_budget(c) < (double)c->stats.queued_bytes + (double)b->bytes)
-        return MX_CAUSE_BUDGET;
-    return MX_CAUSE_NONE;
+        return MX_COLD_CAUSE_BUDGET;
+    return MX_COLD_CAUSE_NONE;
 }
 
 static void count_skipped(struct mx_cold *c, enum mx_cold_cause cause)
 {
-    if (cause == MX_CAUSE_QUEUE)
+    if (cause == MX_COLD_CAUSE_QUEUE)
         c->stats.skipped_queue++;
-    else if (cause == MX_CAUSE_BUDGET)
+    else if (cause == MX_COLD_CAUSE_BUDGET)
         c->stats.skipped_budget++;
-    else if (cause == MX_CAUSE_FLOOR || cause == MX_CAUSE_FULL)
+    else if (cause == MX_COLD_CAUSE_FLOOR || cause == MX_COLD_CAUSE_FULL)
         c->stats.skipped_floor++;
     else
         c->stats.errors++;
 }
 
-static void enqueue(struct mx_cold *c, struct mx_batch *b)
+static void enqueue(struct mx_cold *c, struct mx_cold_batch *b)
 {
     if (c->tail)
         c->tail->next = b;
@@ -419,11 +419,12 @@ static void enqueue(struct mx_cold *c, struct mx_batch *b)
 }
 
 /* With mu. */
-static bool try_put(struct mx_cold *c, struct mx_batch *b, const struct mx_cold_write *objects,
+static bool try_put(struct mx_cold *c, struct mx_cold_batch *b, const struct mx_cold_write *objects,
                     size_t n, enum mx_cold_cause *cause)
 {
-    struct mx_entry *there = mx_index_find(&c->index, MX_COLD_SNAPSHOT, objects[n - 1].key, 0);
-    if (there && there->state == MX_ENTRY_LIVE)
+    struct mx_cold_entry *there =
+        mx_cold_index_find(&c->index, MX_COLD_SNAPSHOT, objects[n - 1].key, 0);
+    if (there && there->state == MX_COLD_ENTRY_LIVE)
         mx_cold_touch_entry(c, there);
     if (there || c->stop || !plan(c, b, objects, n))
         return false;
@@ -440,10 +441,10 @@ static bool try_put(struct mx_cold *c, struct mx_batch *b, const struct mx_cold_
 bool mx_cold_put(struct mx_cold *c, const struct mx_cold_write *objects, size_t n,
                  void (*release)(void *arg), void *arg)
 {
-    enum mx_cold_cause cause = MX_CAUSE_NONE;
+    enum mx_cold_cause cause = MX_COLD_CAUSE_NONE;
     bool ok =
         c && c->has_writer && well_formed(objects, n) && objects[n - 1].n_tokens >= c->o.min_tokens;
-    struct mx_batch *b = ok ? new_batch(objects, n) : NULL;
+    struct mx_cold_batch *b = ok ? new_batch(objects, n) : NULL;
     if (b) {
         pthread_mutex_lock(&c->mu);
         ok = try_put(c, b, objects, n, &cause);
@@ -456,7 +457,7 @@ bool mx_cold_put(struct mx_cold *c, const struct mx_cold_write *objects, size_t 
     if (b && ok)
         return true;
     mx_cold_free_batch(b);
-    if (cause == MX_CAUSE_QUEUE || cause == MX_CAUSE_BUDGET)
+    if (cause == MX_COLD_CAUSE_QUEUE || cause == MX_COLD_CAUSE_BUDGET)
         mx_cold_warn(c, cause, NULL);
     if (release)
         release(arg);
@@ -488,8 +489,8 @@ bool mx_cold_has(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key k
     if (!c || c->o.mode != MX_COLD_ON)
         return false;
     pthread_mutex_lock(&c->mu);
-    const struct mx_entry *e = mx_index_find(&c->index, kind, key, 0);
-    bool there = e && e->state == MX_ENTRY_LIVE;
+    const struct mx_cold_entry *e = mx_cold_index_find(&c->index, kind, key, 0);
+    bool there = e && e->state == MX_COLD_ENTRY_LIVE;
     pthread_mutex_unlock(&c->mu);
     return there;
 }
@@ -508,9 +509,9 @@ char mx_cold_elsewhere(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold
     if (!c || c->o.mode != MX_COLD_ON)
         return 0;
     pthread_mutex_lock(&c->mu);
-    for (const struct mx_entry *e = mx_index_chain(&c->index, key); e; e = e->next) {
-        if (e->identity == 0 || e->kind != kind || e->state != MX_ENTRY_LIVE ||
-            !mx_key_equal(e->key, key))
+    for (const struct mx_cold_entry *e = mx_cold_index_chain(&c->index, key); e; e = e->next) {
+        if (e->identity == 0 || e->kind != kind || e->state != MX_COLD_ENTRY_LIVE ||
+            !mx_cold_key_equal(e->key, key))
             continue;
         char d = differing(&c->index.identities[0], &c->index.identities[e->identity]);
         if (!nearest || d == 'p' || (d == 't' && nearest == 'm'))
@@ -520,11 +521,11 @@ char mx_cold_elsewhere(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold
     return nearest;
 }
 
-void mx_cold_touch_entry(struct mx_cold *c, struct mx_entry *e)
+void mx_cold_touch_entry(struct mx_cold *c, struct mx_cold_entry *e)
 {
     e->used = mx_cold_stamp(c);
     if (c->touches && c->n_touches < MX_COLD_TOUCHES)
-        c->touches[c->n_touches++] = (struct mx_touch){e->row, e->used};
+        c->touches[c->n_touches++] = (struct mx_cold_touched){e->row, e->used};
 }
 
 void mx_cold_touch(struct mx_cold *c, struct mx_cold_key key)
@@ -532,8 +533,8 @@ void mx_cold_touch(struct mx_cold *c, struct mx_cold_key key)
     if (!c)
         return;
     pthread_mutex_lock(&c->mu);
-    struct mx_entry *e = mx_index_find(&c->index, MX_COLD_SNAPSHOT, key, 0);
-    if (e && e->state == MX_ENTRY_LIVE)
+    struct mx_cold_entry *e = mx_cold_index_find(&c->index, MX_COLD_SNAPSHOT, key, 0);
+    if (e && e->state == MX_COLD_ENTRY_LIVE)
         mx_cold_touch_entry(c, e);
     pthread_mutex_unlock(&c->mu);
 }
@@ -551,7 +552,7 @@ int mx_cold_drop(struct mx_cold *c, const char *session)
     struct pick p = pick(c, MX_COLD_SNAPSHOT, session ? label : NULL);
     int n = (int)p.n;
     for (size_t i = 0; i < p.n; i++) {
-        struct mx_entry *up = p.list[i]->parent;
+        struct mx_cold_entry *up = p.list[i]->parent;
         mx_cold_cut(c, p.list[i]);
         mx_cold_prune(c, up);
     }
@@ -564,14 +565,14 @@ int mx_cold_drop(struct mx_cold *c, const char *session)
 
 static const char *why_not(const struct mx_cold *c)
 {
-    static const char *const causes[MX_CAUSE_COUNT] = {
-        [MX_CAUSE_FULL] = "the disk is full",
-        [MX_CAUSE_RO] = "the directory cannot be written",
-        [MX_CAUSE_IO] = "writing failed",
-        [MX_CAUSE_FLOOR] = "too little space is free",
+    static const char *const causes[MX_COLD_CAUSE_COUNT] = {
+        [MX_COLD_CAUSE_FULL] = "the disk is full",
+        [MX_COLD_CAUSE_RO] = "the directory cannot be written",
+        [MX_COLD_CAUSE_IO] = "writing failed",
+        [MX_COLD_CAUSE_FLOOR] = "too little space is free",
     };
     if (c->dir.readonly)
-        return causes[MX_CAUSE_RO];
+        return causes[MX_COLD_CAUSE_RO];
     if (!c->dir.locked)
         return "another process writes there";
     return c->paused && causes[c->paused] ? causes[c->paused] : "";

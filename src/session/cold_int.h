@@ -59,21 +59,22 @@ bool mx_cold_dir_space(struct mx_cold_dir *d, uint64_t *free_bytes, uint64_t *al
 
 /* ---- Index -------------------------------------------------------------------------------- */
 
-enum mx_entry_state { MX_ENTRY_QUEUED = 0, MX_ENTRY_LIVE };
+enum mx_cold_entry_state { MX_COLD_ENTRY_QUEUED = 0, MX_COLD_ENTRY_LIVE };
 
-struct mx_entry {
+struct mx_cold_entry {
     struct mx_cold_key key;
     uint8_t kind, point;
     uint16_t identity; /* index; 0: ours */
-    enum mx_entry_state state;
+    enum mx_cold_entry_state state;
     bool seen;    /* its file, while reconciling */
     bool dropped; /* QUEUED only: remove when its batch is done */
     int64_t row;  /* in the manifest */
     uint64_t bytes /* of its file */, used, created /* ms since 1970 */;
     uint64_t n_tokens;
-    struct mx_entry *next;                          /* of the hash bucket */
-    struct mx_entry *parent, *child, *left, *right; /* left, right: other children of the parent */
-    char *session;                                  /* SNAPSHOT */
+    struct mx_cold_entry *next; /* of the hash bucket */
+    struct mx_cold_entry *parent, *child, *left,
+        *right;    /* left, right: other children of the parent */
+    char *session; /* SNAPSHOT */
     struct mx_cold_key scope;
 };
 
@@ -81,53 +82,54 @@ struct mx_entry {
 #define MX_COLD_IDENTITIES 1024
 
 struct mx_cold_index {
-    struct mx_entry **buckets;
+    struct mx_cold_entry **buckets;
     size_t n_buckets, n;
     uint64_t snapshots, blocks, bytes; /* LIVE ones */
     struct mx_cold_identity *identities;
     int n_identities;
 };
 
-mtplx_status mx_index_init(struct mx_cold_index *x, const struct mx_cold_identity *ours,
-                           mtplx_error *err);
-void mx_index_free(struct mx_cold_index *x);
+mtplx_status mx_cold_index_init(struct mx_cold_index *x, const struct mx_cold_identity *ours,
+                                mtplx_error *err);
+void mx_cold_index_free(struct mx_cold_index *x);
 /* Index of an identity, added when it is new; -1: no memory or too many. */
-int mx_index_identity(struct mx_cold_index *x, const struct mx_cold_identity *id);
-struct mx_entry *mx_index_find(const struct mx_cold_index *x, int kind, struct mx_cold_key key,
-                               int identity);
+int mx_cold_index_identity(struct mx_cold_index *x, const struct mx_cold_identity *id);
+struct mx_cold_entry *mx_cold_index_find(const struct mx_cold_index *x, int kind,
+                                         struct mx_cold_key key, int identity);
 /* Entries among which all with that key are, linked by `next`. */
-struct mx_entry *mx_index_chain(const struct mx_cold_index *x, struct mx_cold_key key);
+struct mx_cold_entry *mx_cold_index_chain(const struct mx_cold_index *x, struct mx_cold_key key);
 /* Adds below `parent` (NULL: a root); not there yet. NULL: no memory. */
-struct mx_entry *mx_index_add(struct mx_cold_index *x, int kind, struct mx_cold_key key,
-                              int identity, struct mx_entry *parent);
-void mx_index_live(struct mx_cold_index *x, struct mx_entry *e, uint64_t bytes);
+struct mx_cold_entry *mx_cold_index_add(struct mx_cold_index *x, int kind, struct mx_cold_key key,
+                                        int identity, struct mx_cold_entry *parent);
+void mx_cold_index_live(struct mx_cold_index *x, struct mx_cold_entry *e, uint64_t bytes);
 /* Removes an entry without children and frees it. */
-void mx_index_remove(struct mx_cold_index *x, struct mx_entry *e);
+void mx_cold_index_remove(struct mx_cold_index *x, struct mx_cold_entry *e);
 /* Takes an entry from its parent; it stays in the table. */
-void mx_index_detach(struct mx_entry *e);
+void mx_cold_index_detach(struct mx_cold_entry *e);
 /* Calls fn for every entry; fn must not add or remove. */
-void mx_index_each(struct mx_cold_index *x, void (*fn)(struct mx_entry *e, void *arg), void *arg);
-bool mx_key_zero(struct mx_cold_key k);
-bool mx_key_equal(struct mx_cold_key a, struct mx_cold_key b);
+void mx_cold_index_each(struct mx_cold_index *x, void (*fn)(struct mx_cold_entry *e, void *arg),
+                        void *arg);
+bool mx_cold_key_zero(struct mx_cold_key k);
+bool mx_cold_key_equal(struct mx_cold_key a, struct mx_cold_key b);
 
 /* ---- Store -------------------------------------------------------------------------------- */
 
 /* Rows and files to remove, in this order. */
-struct mx_garbage {
+struct mx_cold_garbage {
     int64_t row;
     char name[MX_COLD_NAME];
 };
 
-struct mx_touch {
+struct mx_cold_touched {
     int64_t row;
     uint64_t used;
 };
 #define MX_COLD_TOUCHES 4096
 
-struct mx_batch { /* one mx_cold_put() */
-    struct mx_batch *next;
+struct mx_cold_batch { /* one mx_cold_put() */
+    struct mx_cold_batch *next;
     struct mx_cold_write *objects; /* only those to be written */
-    struct mx_entry **entries;
+    struct mx_cold_entry **entries;
     size_t n;
     uint64_t bytes; /* at most */
     void (*release)(void *arg);
@@ -145,14 +147,14 @@ struct mx_cold_hooks {
 };
 
 enum mx_cold_cause {
-    MX_CAUSE_NONE = 0,
-    MX_CAUSE_FULL,   /* no space left, or a quota */
-    MX_CAUSE_RO,     /* read-only */
-    MX_CAUSE_IO,     /* anything else */
-    MX_CAUSE_FLOOR,  /* too little free */
-    MX_CAUSE_BUDGET, /* written too much in an hour */
-    MX_CAUSE_QUEUE,
-    MX_CAUSE_COUNT
+    MX_COLD_CAUSE_NONE = 0,
+    MX_COLD_CAUSE_FULL,   /* no space left, or a quota */
+    MX_COLD_CAUSE_RO,     /* read-only */
+    MX_COLD_CAUSE_IO,     /* anything else */
+    MX_COLD_CAUSE_FLOOR,  /* too little free */
+    MX_COLD_CAUSE_BUDGET, /* written too much in an hour */
+    MX_COLD_CAUSE_QUEUE,
+    MX_COLD_CAUSE_COUNT
 };
 
 struct mx_cold {
@@ -168,19 +170,19 @@ struct mx_cold {
 
     /* Guarded by mu. */
     struct mx_cold_index index;
-    struct mx_batch *head, *tail;
+    struct mx_cold_batch *head, *tail;
     bool busy, stop;
     uint64_t deadline_ns; /* of stopping */
-    struct mx_garbage *garbage;
+    struct mx_cold_garbage *garbage;
     size_t n_garbage, garbage_cap;
     int64_t next_row;
     uint64_t last_used;
-    struct mx_touch *touches; /* not in the manifest yet */
+    struct mx_cold_touched *touches; /* not in the manifest yet */
     size_t n_touches;
     enum mx_cold_cause paused;
     uint64_t retry_ms; /* no writing before */
-    bool warned[MX_CAUSE_COUNT];
-    uint64_t warned_ms[MX_CAUSE_COUNT];
+    bool warned[MX_COLD_CAUSE_COUNT];
+    uint64_t warned_ms[MX_COLD_CAUSE_COUNT];
     double budget;      /* bytes that may be written now */
     uint64_t budget_ms; /* when that was so */
     uint64_t effective_max;
@@ -196,26 +198,26 @@ uint64_t mx_cold_stamp(struct mx_cold *c);
 int mx_cold_fault(const struct mx_cold *c, enum mx_cold_op op);
 /* Removes an entry and all that hang below it; LIVE ones become garbage, QUEUED ones are marked and
  * go with their batch. How many LIVE snapshots went. Call with mu. */
-int mx_cold_cut(struct mx_cold *c, struct mx_entry *e);
+int mx_cold_cut(struct mx_cold *c, struct mx_cold_entry *e);
 /* Removes blocks from e upward that nothing hangs below. Call with mu. */
-void mx_cold_prune(struct mx_cold *c, struct mx_entry *e);
-void mx_cold_entry_name(const struct mx_cold *c, const struct mx_entry *e, char *out);
+void mx_cold_prune(struct mx_cold *c, struct mx_cold_entry *e);
+void mx_cold_entry_name(const struct mx_cold *c, const struct mx_cold_entry *e, char *out);
 
 /* ---- Manifest ----------------------------------------------------------------------------- */
 
-#define MX_MANIFEST_VERSION 1
+#define MX_COLD_MANIFEST_VERSION 1
 
 /* Opens the manifest and loads it into the index. FORMAT: of a newer version. *rebuild: there was
  * none, or one that was set aside: rows are to be made from the files. */
-mtplx_status mx_manifest_open(struct mx_cold *c, bool *rebuild, mtplx_error *err);
-void mx_manifest_close(struct mx_cold *c);
-bool mx_manifest_begin(struct mx_cold *c);
-bool mx_manifest_end(struct mx_cold *c, bool commit);
-bool mx_manifest_insert(struct mx_cold *c, const struct mx_entry *e,
-                        const struct mx_cold_identity *id);
-bool mx_manifest_delete(struct mx_cold *c, int64_t row);
-bool mx_manifest_used(struct mx_cold *c, int64_t row, uint64_t used);
-bool mx_manifest_budget(struct mx_cold *c, double level, uint64_t ms);
+mtplx_status mx_cold_manifest_open(struct mx_cold *c, bool *rebuild, mtplx_error *err);
+void mx_cold_manifest_close(struct mx_cold *c);
+bool mx_cold_manifest_begin(struct mx_cold *c);
+bool mx_cold_manifest_end(struct mx_cold *c, bool commit);
+bool mx_cold_manifest_insert(struct mx_cold *c, const struct mx_cold_entry *e,
+                             const struct mx_cold_identity *id);
+bool mx_cold_manifest_delete(struct mx_cold *c, int64_t row);
+bool mx_cold_manifest_used(struct mx_cold *c, int64_t row, uint64_t used);
+bool mx_cold_manifest_budget(struct mx_cold *c, double level, uint64_t ms);
 
 /* ---- Writer's work ------------------------------------------------------------------------ */
 
@@ -235,10 +237,10 @@ bool mx_cold_reconcile(struct mx_cold *c, int *cursor, uint64_t deadline_ns);
 /* Budget as of now. Call with mu. */
 double mx_cold_budget(struct mx_cold *c);
 /* Releases its memory, frees it. Without mu. */
-void mx_cold_free_batch(struct mx_batch *b);
+void mx_cold_free_batch(struct mx_cold_batch *b);
 /* One line for each cause until writing works again, and at most one an hour. Without mu. */
 void mx_cold_warn(struct mx_cold *c, enum mx_cold_cause cause, const char *detail);
 /* With mu. */
-void mx_cold_touch_entry(struct mx_cold *c, struct mx_entry *e);
+void mx_cold_touch_entry(struct mx_cold *c, struct mx_cold_entry *e);
 
 #endif

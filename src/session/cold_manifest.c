@@ -64,12 +64,12 @@ static int64_t number(struct mx_cold *c, const char *sql, int64_t otherwise)
     return v;
 }
 
-bool mx_manifest_begin(struct mx_cold *c)
+bool mx_cold_manifest_begin(struct mx_cold *c)
 {
     return exec(c, "BEGIN IMMEDIATE");
 }
 
-bool mx_manifest_end(struct mx_cold *c, bool commit)
+bool mx_cold_manifest_end(struct mx_cold *c, bool commit)
 {
     if (commit && exec(c, "COMMIT"))
         return true;
@@ -79,7 +79,7 @@ bool mx_manifest_end(struct mx_cold *c, bool commit)
 
 /* ---- Changes ------------------------------------------------------------------------------ */
 
-static bool insert_snapshot(struct mx_cold *c, const struct mx_entry *e)
+static bool insert_snapshot(struct mx_cold *c, const struct mx_cold_entry *e)
 {
     sqlite3_stmt *s = prepare(c, "INSERT INTO snapshots(object, session, scope, point, used)"
                                  " VALUES(?, ?, ?, ?, ?)");
@@ -93,8 +93,8 @@ static bool insert_snapshot(struct mx_cold *c, const struct mx_entry *e)
     return run(s);
 }
 
-bool mx_manifest_insert(struct mx_cold *c, const struct mx_entry *e,
-                        const struct mx_cold_identity *id)
+bool mx_cold_manifest_insert(struct mx_cold *c, const struct mx_cold_entry *e,
+                             const struct mx_cold_identity *id)
 {
     sqlite3_stmt *s = prepare(c, "INSERT OR IGNORE INTO identities(hash) VALUES(?)");
     if (!s)
@@ -129,18 +129,18 @@ static bool change_row(struct mx_cold *c, const char *sql, int64_t row, int64_t 
     return run(s);
 }
 
-bool mx_manifest_delete(struct mx_cold *c, int64_t row)
+bool mx_cold_manifest_delete(struct mx_cold *c, int64_t row)
 {
     return change_row(c, "DELETE FROM snapshots WHERE object = ?", row, 0) &&
            change_row(c, "DELETE FROM objects WHERE id = ?", row, 0);
 }
 
-bool mx_manifest_used(struct mx_cold *c, int64_t row, uint64_t used)
+bool mx_cold_manifest_used(struct mx_cold *c, int64_t row, uint64_t used)
 {
     return change_row(c, "UPDATE snapshots SET used = ?2 WHERE object = ?1", row, (int64_t)used);
 }
 
-bool mx_manifest_budget(struct mx_cold *c, double level, uint64_t ms)
+bool mx_cold_manifest_budget(struct mx_cold *c, double level, uint64_t ms)
 {
     sqlite3_stmt *s = prepare(c, "INSERT INTO budget(one, level, at) VALUES(1, ?, ?) ON CONFLICT"
                                  "(one) DO UPDATE SET level = excluded.level, at = excluded.at");
@@ -163,7 +163,7 @@ static bool column_bytes(sqlite3_stmt *s, int column, void *out, size_t n)
     return true;
 }
 
-static void fill(struct mx_cold *c, struct mx_entry *e, sqlite3_stmt *s)
+static void fill(struct mx_cold *c, struct mx_cold_entry *e, sqlite3_stmt *s)
 {
     e->row = sqlite3_column_int64(s, 0);
     e->n_tokens = (uint64_t)sqlite3_column_int64(s, 6);
@@ -177,7 +177,7 @@ static void fill(struct mx_cold *c, struct mx_entry *e, sqlite3_stmt *s)
         column_bytes(s, 9, e->scope.b, sizeof e->scope.b);
         e->point = (uint8_t)sqlite3_column_int(s, 10);
     }
-    mx_index_live(&c->index, e, (uint64_t)sqlite3_column_int64(s, 5));
+    mx_cold_index_live(&c->index, e, (uint64_t)sqlite3_column_int64(s, 5));
 }
 
 /* False: the row is no good. Parents have smaller ids, so they are here already. */
@@ -194,14 +194,14 @@ static bool load_row(struct mx_cold *c, sqlite3_stmt *s)
         (kind != MX_COLD_BLOCK && kind != MX_COLD_SNAPSHOT) || snapshot != (kind == 2) ||
         sqlite3_column_int64(s, 5) < 0 || sqlite3_column_int64(s, 6) < 0)
         return false;
-    int identity = mx_index_identity(&c->index, &id);
-    if (identity < 0 || mx_index_find(&c->index, kind, key, identity))
+    int identity = mx_cold_index_identity(&c->index, &id);
+    if (identity < 0 || mx_cold_index_find(&c->index, kind, key, identity))
         return false;
-    struct mx_entry *parent =
-        has_parent ? mx_index_find(&c->index, MX_COLD_BLOCK, up, identity) : NULL;
+    struct mx_cold_entry *parent =
+        has_parent ? mx_cold_index_find(&c->index, MX_COLD_BLOCK, up, identity) : NULL;
     if (has_parent && !parent)
         return false;
-    struct mx_entry *e = mx_index_add(&c->index, kind, key, identity, parent);
+    struct mx_cold_entry *e = mx_cold_index_add(&c->index, kind, key, identity, parent);
     if (e)
         fill(c, e, s);
     return e != NULL;
@@ -212,10 +212,10 @@ static bool delete_bad(struct mx_cold *c, const int64_t *rows, size_t n)
 {
     if (!n || !c->dir.locked)
         return true;
-    bool ok = mx_manifest_begin(c);
+    bool ok = mx_cold_manifest_begin(c);
     for (size_t i = 0; ok && i < n; i++)
-        ok = mx_manifest_delete(c, rows[i]);
-    return mx_manifest_end(c, ok);
+        ok = mx_cold_manifest_delete(c, rows[i]);
+    return mx_cold_manifest_end(c, ok);
 }
 
 /* Without memory the row stays until the next time. */
@@ -265,7 +265,7 @@ static void file_path(const struct mx_cold *c, char *out, size_t cap, const char
     snprintf(out, cap, "%s/manifest.db%s", c->dir.path, suffix);
 }
 
-void mx_manifest_close(struct mx_cold *c)
+void mx_cold_manifest_close(struct mx_cold *c)
 {
     sqlite3_close(c->db);
     c->db = NULL;
@@ -319,11 +319,11 @@ static enum found look(struct mx_cold *c, int64_t *version)
     int64_t tables = number(c, "SELECT count(*) FROM sqlite_master", -1);
     if (*version < 0 || tables < 0)
         return FOUND_BAD;
-    if (*version > MX_MANIFEST_VERSION)
+    if (*version > MX_COLD_MANIFEST_VERSION)
         return FOUND_NEWER;
     if (!tables)
         return FOUND_NONE;
-    if (*version < MX_MANIFEST_VERSION)
+    if (*version < MX_COLD_MANIFEST_VERSION)
         return FOUND_OLDER;
     sqlite3_stmt *s = prepare(c, "PRAGMA quick_check(1)");
     bool ok = s && sqlite3_step(s) == SQLITE_ROW &&
@@ -334,7 +334,7 @@ static enum found look(struct mx_cold *c, int64_t *version)
 
 static void set_aside(struct mx_cold *c)
 {
-    mx_manifest_close(c);
+    mx_cold_manifest_close(c);
     renameat(c->dir.fd, "manifest.db", c->dir.fd, "manifest.db.bad");
     unlinkat(c->dir.fd, "manifest.db-wal", 0);
     unlinkat(c->dir.fd, "manifest.db-shm", 0);
@@ -343,39 +343,40 @@ static void set_aside(struct mx_cold *c)
 static bool create(struct mx_cold *c)
 {
     char version[48];
-    snprintf(version, sizeof version, "PRAGMA user_version = %d", MX_MANIFEST_VERSION);
+    snprintf(version, sizeof version, "PRAGMA user_version = %d", MX_COLD_MANIFEST_VERSION);
     return exec(c, "PRAGMA journal_mode = WAL") && exec(c, "PRAGMA synchronous = NORMAL") &&
-           mx_manifest_begin(c) && mx_manifest_end(c, exec(c, schema) && exec(c, version));
+           mx_cold_manifest_begin(c) &&
+           mx_cold_manifest_end(c, exec(c, schema) && exec(c, version));
 }
 
 static mtplx_status no_manifest(struct mx_cold *c, mtplx_error *err)
 {
     mx_error(err, MTPLX_ERR_IO, "cannot open %s/manifest.db: %s", c->dir.path,
              c->db ? sqlite3_errmsg(c->db) : strerror(errno));
-    mx_manifest_close(c);
+    mx_cold_manifest_close(c);
     return MTPLX_ERR_IO;
 }
 
 /* Forgets what a failed load left. */
 static mtplx_status start_over(struct mx_cold *c, mtplx_error *err)
 {
-    mx_index_free(&c->index);
+    mx_cold_index_free(&c->index);
     c->next_row = 1;
     c->last_used = 0;
-    return mx_index_init(&c->index, &c->o.identity, err);
+    return mx_cold_index_init(&c->index, &c->o.identity, err);
 }
 
-mtplx_status mx_manifest_open(struct mx_cold *c, bool *rebuild, mtplx_error *err)
+mtplx_status mx_cold_manifest_open(struct mx_cold *c, bool *rebuild, mtplx_error *err)
 {
     int64_t version = 0;
     enum found found = look(c, &version);
     *rebuild = found != FOUND_OK;
     if (found == FOUND_NEWER) {
-        mx_manifest_close(c);
+        mx_cold_manifest_close(c);
         return mx_error(err, MTPLX_ERR_FORMAT,
                         "%s was written by a newer version (format %lld, this build knows %d): "
                         "name another directory with --ssd-session-cache-dir",
-                        c->dir.path, (long long)version, MX_MANIFEST_VERSION);
+                        c->dir.path, (long long)version, MX_COLD_MANIFEST_VERSION);
     }
     if (!c->dir.locked) { /* somebody else's, or read-only: as far as it can be read */
         if ((found == FOUND_OK && load(c)) || found == FOUND_NONE)

@@ -15,8 +15,8 @@
 static bool look_up(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key)
 {
     pthread_mutex_lock(&c->mu);
-    const struct mx_entry *e = mx_index_find(&c->index, kind, key, 0);
-    bool there = e && e->state == MX_ENTRY_LIVE;
+    const struct mx_cold_entry *e = mx_cold_index_find(&c->index, kind, key, 0);
+    bool there = e && e->state == MX_COLD_ENTRY_LIVE;
     pthread_mutex_unlock(&c->mu);
     return there;
 }
@@ -25,7 +25,7 @@ static mtplx_status check_header(const struct mx_cold *c, const struct mx_record
                                  enum mx_cold_kind kind, struct mx_cold_key key,
                                  const int32_t *tokens, size_t n_tokens, mtplx_error *err)
 {
-    if (r->kind != kind || !mx_key_equal(r->key, key))
+    if (r->kind != kind || !mx_cold_key_equal(r->key, key))
         return mx_error(err, MTPLX_ERR_FORMAT, "it is another object");
     if (memcmp(&r->identity, &c->o.identity, sizeof r->identity) != 0)
         return mx_error(err, MTPLX_ERR_FORMAT, "it is of another model or setting");
@@ -62,11 +62,11 @@ static mtplx_status drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct m
                              const char *name, mtplx_error *err)
 {
     pthread_mutex_lock(&c->mu);
-    struct mx_entry *e = mx_index_find(&c->index, kind, key, 0);
-    bool there = e && e->state == MX_ENTRY_LIVE;
+    struct mx_cold_entry *e = mx_cold_index_find(&c->index, kind, key, 0);
+    bool there = e && e->state == MX_COLD_ENTRY_LIVE;
     int snapshots = 0;
     if (there) {
-        struct mx_entry *up = e->parent;
+        struct mx_cold_entry *up = e->parent;
         snapshots = mx_cold_cut(c, e);
         mx_cold_prune(c, up);
         c->stats.dropped_bad++;

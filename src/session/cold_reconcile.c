@@ -31,12 +31,12 @@ static DIR *open_folder(struct mx_cold *c, int i)
 /* ---- Reconciling -------------------------------------------------------------------------- */
 
 /* The entry of a file. Different identities with one tag are as good as impossible. */
-static struct mx_entry *entry_of(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
-                                 uint64_t tag)
+static struct mx_cold_entry *entry_of(struct mx_cold *c, enum mx_cold_kind kind,
+                                      struct mx_cold_key key, uint64_t tag)
 {
-    struct mx_entry *e = mx_index_chain(&c->index, key);
+    struct mx_cold_entry *e = mx_cold_index_chain(&c->index, key);
     for (; e; e = e->next)
-        if (e->kind == kind && mx_key_equal(e->key, key) &&
+        if (e->kind == kind && mx_cold_key_equal(e->key, key) &&
             mx_cold_identity_tag(&c->index.identities[e->identity]) == tag)
             break;
     return e;
@@ -62,8 +62,8 @@ static bool check_name(struct mx_cold *c, int folder, const char *name)
     bool whole =
         fstatat(c->dir.objects, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
     pthread_mutex_lock(&c->mu);
-    struct mx_entry *e = entry_of(c, kind, key, tag);
-    whole = whole && e && e->state == MX_ENTRY_LIVE && e->bytes == (uint64_t)st.st_size;
+    struct mx_cold_entry *e = entry_of(c, kind, key, tag);
+    whole = whole && e && e->state == MX_COLD_ENTRY_LIVE && e->bytes == (uint64_t)st.st_size;
     if (whole)
         e->seen = true;
     pthread_mutex_unlock(&c->mu);
@@ -85,14 +85,14 @@ static void check_folder(struct mx_cold *c, int i)
 }
 
 struct missing {
-    struct mx_entry **list;
+    struct mx_cold_entry **list;
     size_t n, cap;
 };
 
-static void collect_unseen(struct mx_entry *e, void *arg)
+static void collect_unseen(struct mx_cold_entry *e, void *arg)
 {
     struct missing *m = arg;
-    if (e->state == MX_ENTRY_LIVE && !e->seen && m->n < m->cap)
+    if (e->state == MX_COLD_ENTRY_LIVE && !e->seen && m->n < m->cap)
         m->list[m->n++] = e;
 }
 
@@ -101,10 +101,10 @@ static void collect_unseen(struct mx_entry *e, void *arg)
 static int drop_unseen(struct mx_cold *c)
 {
     struct missing m = {.cap = c->index.n};
-    m.list = calloc(m.cap + 1, sizeof(struct mx_entry *));
+    m.list = calloc(m.cap + 1, sizeof(struct mx_cold_entry *));
     if (!m.list)
         return 0;
-    mx_index_each(&c->index, collect_unseen, &m);
+    mx_cold_index_each(&c->index, collect_unseen, &m);
     struct mx_cold_key *keys = calloc(m.n + 1, sizeof *keys);
     int *kinds = calloc(m.n + 1, sizeof *kinds);
     int *ids = calloc(m.n + 1, sizeof *ids);
@@ -114,9 +114,9 @@ static int drop_unseen(struct mx_cold *c)
         ids[i] = m.list[i]->identity;
     }
     for (size_t i = 0; keys && kinds && ids && i < m.n; i++) {
-        struct mx_entry *e = mx_index_find(&c->index, kinds[i], keys[i], ids[i]);
-        struct mx_entry *up = e ? e->parent : NULL;
-        if (e && e->state == MX_ENTRY_LIVE)
+        struct mx_cold_entry *e = mx_cold_index_find(&c->index, kinds[i], keys[i], ids[i]);
+        struct mx_cold_entry *up = e ? e->parent : NULL;
+        if (e && e->state == MX_COLD_ENTRY_LIVE)
             mx_cold_cut(c, e);
         mx_cold_prune(c, up);
     }
@@ -179,7 +179,7 @@ static bool find_more(struct finds *f)
 
 static void keep_header(struct mx_cold *c, struct finds *f, const struct mx_record *r)
 {
-    int identity = mx_index_identity(&c->index, &r->identity);
+    int identity = mx_cold_index_identity(&c->index, &r->identity);
     if (identity < 0 || !find_more(f))
         return;
     f->list[f->n++] = (struct found){.key = r->key,
@@ -209,7 +209,7 @@ static void read_header(struct mx_cold *c, struct finds *f, int folder, const ch
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && !mx_record_open(fd, 0, (uint64_t)st.st_size, &r, NULL)) {
-        if (r.kind == kind && mx_key_equal(r.key, key) && r.bytes == (uint64_t)st.st_size &&
+        if (r.kind == kind && mx_cold_key_equal(r.key, key) && r.bytes == (uint64_t)st.st_size &&
             mx_cold_identity_tag(&r.identity) == tag)
             keep_header(c, f, &r);
         mx_record_free(&r);
@@ -234,10 +234,10 @@ static struct found *look_for(const struct finds *f, int kind, struct mx_cold_ke
 
 static bool add_found(struct mx_cold *c, struct found *o)
 {
-    struct mx_entry *up = NULL;
-    if (!mx_key_zero(o->parent))
-        up = mx_index_find(&c->index, MX_COLD_BLOCK, o->parent, o->identity);
-    struct mx_entry *e = mx_index_add(&c->index, o->kind, o->key, o->identity, up);
+    struct mx_cold_entry *up = NULL;
+    if (!mx_cold_key_zero(o->parent))
+        up = mx_cold_index_find(&c->index, MX_COLD_BLOCK, o->parent, o->identity);
+    struct mx_cold_entry *e = mx_cold_index_add(&c->index, o->kind, o->key, o->identity, up);
     if (!e)
         return false;
     e->n_tokens = o->n_tokens;
@@ -249,8 +249,8 @@ static bool add_found(struct mx_cold *c, struct found *o)
         o->session = NULL;
     }
     e->row = c->next_row++;
-    mx_index_live(&c->index, e, o->bytes);
-    return mx_manifest_insert(c, e, &c->index.identities[o->identity]);
+    mx_cold_index_live(&c->index, e, o->bytes);
+    return mx_cold_manifest_insert(c, e, &c->index.identities[o->identity]);
 }
 
 /* Adds an object after all its ancestors. `path` has room for all; a cycle or a missing ancestor
@@ -263,7 +263,7 @@ static bool add_chain(struct mx_cold *c, const struct finds *f, struct found *o,
     while (o && o->state == FRESH) {
         o->state = OPEN;
         path[n++] = o;
-        if (mx_key_zero(o->parent))
+        if (mx_cold_key_zero(o->parent))
             break;
         o = look_for(f, MX_COLD_BLOCK, o->parent, o->identity);
         whole = o && (o->state == FRESH || o->state == DONE);
@@ -281,10 +281,10 @@ static void add_all(struct mx_cold *c, struct finds *f)
     struct found **path = calloc(f->n + 1, sizeof(struct found *));
     if (f->n)
         qsort(f->list, f->n, sizeof *f->list, by_key);
-    bool ok = path && mx_manifest_begin(c);
+    bool ok = path && mx_cold_manifest_begin(c);
     for (size_t i = 0; ok && i < f->n; i++)
         ok = add_chain(c, f, &f->list[i], path);
-    mx_manifest_end(c, ok);
+    mx_cold_manifest_end(c, ok);
     free(path);
 }
 

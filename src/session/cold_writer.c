@@ -31,18 +31,18 @@
 
 void mx_cold_warn(struct mx_cold *c, enum mx_cold_cause cause, const char *detail)
 {
-    static const char *const lines[MX_CAUSE_COUNT] = {
-        [MX_CAUSE_FULL] = "the disk is full",
-        [MX_CAUSE_RO] = "the directory cannot be written",
-        [MX_CAUSE_IO] = "writing failed",
-        [MX_CAUSE_FLOOR] = "too little space is free, or allowed to be used",
-        [MX_CAUSE_BUDGET] = "the hourly write budget is used up",
-        [MX_CAUSE_QUEUE] = "more is to be written than the disk takes",
+    static const char *const lines[MX_COLD_CAUSE_COUNT] = {
+        [MX_COLD_CAUSE_FULL] = "the disk is full",
+        [MX_COLD_CAUSE_RO] = "the directory cannot be written",
+        [MX_COLD_CAUSE_IO] = "writing failed",
+        [MX_COLD_CAUSE_FLOOR] = "too little space is free, or allowed to be used",
+        [MX_COLD_CAUSE_BUDGET] = "the hourly write budget is used up",
+        [MX_COLD_CAUSE_QUEUE] = "more is to be written than the disk takes",
     };
     uint64_t now = mx_cold_now_ms(c);
     pthread_mutex_lock(&c->mu);
     bool say = !c->warned[cause] && (!c->warned_ms[cause] || now - c->warned_ms[cause] >= HOUR_MS ||
-                                     cause < MX_CAUSE_FLOOR);
+                                     cause < MX_COLD_CAUSE_FLOOR);
     c->warned[cause] = true;
     if (say)
         c->warned_ms[cause] = now;
@@ -57,7 +57,7 @@ static void pause_for(struct mx_cold *c, enum mx_cold_cause cause, const char *d
     pthread_mutex_lock(&c->mu);
     c->paused = cause;
     c->retry_ms = mx_cold_now_ms(c) + RETRY_MS;
-    if (cause == MX_CAUSE_FLOOR || cause == MX_CAUSE_FULL)
+    if (cause == MX_COLD_CAUSE_FLOOR || cause == MX_COLD_CAUSE_FULL)
         c->stats.skipped_floor++;
     else
         c->stats.errors++;
@@ -68,8 +68,8 @@ static void pause_for(struct mx_cold *c, enum mx_cold_cause cause, const char *d
 static void recovered(struct mx_cold *c)
 {
     pthread_mutex_lock(&c->mu);
-    bool was = c->paused != MX_CAUSE_NONE;
-    c->paused = MX_CAUSE_NONE;
+    bool was = c->paused != MX_COLD_CAUSE_NONE;
+    c->paused = MX_COLD_CAUSE_NONE;
     memset(c->warned, 0, sizeof c->warned);
     pthread_mutex_unlock(&c->mu);
     if (was)
@@ -79,8 +79,9 @@ static void recovered(struct mx_cold *c)
 static enum mx_cold_cause cause_of(int error)
 {
     if (error == ENOSPC || error == EDQUOT)
-        return MX_CAUSE_FULL;
-    return error == EROFS || error == EACCES || error == EPERM ? MX_CAUSE_RO : MX_CAUSE_IO;
+        return MX_COLD_CAUSE_FULL;
+    return error == EROFS || error == EACCES || error == EPERM ? MX_COLD_CAUSE_RO
+                                                               : MX_COLD_CAUSE_IO;
 }
 
 /* ---- Space and budget --------------------------------------------------------------------- */
@@ -147,9 +148,9 @@ static bool spend(struct mx_cold *c, uint64_t bytes)
     uint64_t at = c->budget_ms;
     pthread_mutex_unlock(&c->mu);
     if (ok)
-        mx_manifest_budget(c, left, at);
+        mx_cold_manifest_budget(c, left, at);
     else
-        mx_cold_warn(c, MX_CAUSE_BUDGET, NULL);
+        mx_cold_warn(c, MX_COLD_CAUSE_BUDGET, NULL);
     return ok;
 }
 
@@ -158,15 +159,15 @@ static bool spend(struct mx_cold *c, uint64_t bytes)
 void mx_cold_sweep(struct mx_cold *c)
 {
     pthread_mutex_lock(&c->mu);
-    struct mx_garbage *list = c->garbage;
+    struct mx_cold_garbage *list = c->garbage;
     size_t n = c->n_garbage;
     c->garbage = NULL;
     c->n_garbage = c->garbage_cap = 0;
     pthread_mutex_unlock(&c->mu);
-    bool ok = n && mx_manifest_begin(c);
+    bool ok = n && mx_cold_manifest_begin(c);
     for (size_t i = 0; ok && i < n; i++)
-        ok = mx_manifest_delete(c, list[i].row);
-    ok = n && mx_manifest_end(c, ok);
+        ok = mx_cold_manifest_delete(c, list[i].row);
+    ok = n && mx_cold_manifest_end(c, ok);
     /* A row that is still there keeps its file: the next open finds both. */
     for (size_t i = 0; ok && i < n; i++)
         unlinkat(c->dir.objects, list[i].name, 0);
@@ -176,7 +177,7 @@ void mx_cold_sweep(struct mx_cold *c)
 /* ---- Writing ------------------------------------------------------------------------------ */
 
 struct work {
-    struct mx_batch *b;
+    struct mx_cold_batch *b;
     char (*names)[MX_COLD_NAME];
     size_t written, renamed; /* objects */
     uint64_t bytes;
@@ -200,7 +201,7 @@ static bool given_up(struct mx_cold *c)
 }
 
 static struct mx_record record_of(const struct mx_cold *c, const struct mx_cold_write *o,
-                                  const struct mx_entry *e)
+                                  const struct mx_cold_entry *e)
 {
     struct mx_record r = {.kind = o->kind,
                           .point = o->point,
@@ -242,7 +243,7 @@ static bool write_file(struct mx_cold *c, struct work *w, size_t i, struct mx_re
 /* The parent of a queued entry may be cut from another thread: it is looked at with mu. */
 static bool write_object(struct mx_cold *c, struct work *w, size_t i)
 {
-    struct mx_entry *e = w->b->entries[i];
+    struct mx_cold_entry *e = w->b->entries[i];
     pthread_mutex_lock(&c->mu);
     bool dropped = e->dropped;
     struct mx_record r = record_of(c, &w->b->objects[i], e);
@@ -279,7 +280,7 @@ static bool publish(struct mx_cold *c, struct work *w)
     return true;
 }
 
-static bool any_dropped(const struct mx_batch *b)
+static bool any_dropped(const struct mx_cold_batch *b)
 {
     for (size_t i = 0; i < b->n; i++)
         if (b->entries[i]->dropped)
@@ -292,9 +293,9 @@ static bool any_dropped(const struct mx_batch *b)
  * here or afterwards. */
 static bool commit(struct mx_cold *c, struct work *w)
 {
-    struct mx_batch *b = w->b;
-    struct mx_entry *copies = calloc(b->n, sizeof *copies);
-    struct mx_entry *ups = calloc(b->n, sizeof *ups);
+    struct mx_cold_batch *b = w->b;
+    struct mx_cold_entry *copies = calloc(b->n, sizeof *copies);
+    struct mx_cold_entry *ups = calloc(b->n, sizeof *ups);
     bool ok = copies && ups;
     pthread_mutex_lock(&c->mu);
     ok = ok && !any_dropped(b);
@@ -309,10 +310,10 @@ static bool commit(struct mx_cold *c, struct work *w)
     }
     pthread_mutex_unlock(&c->mu);
     if (ok) {
-        ok = mx_manifest_begin(c);
+        ok = mx_cold_manifest_begin(c);
         for (size_t i = 0; ok && i < b->n; i++)
-            ok = mx_manifest_insert(c, &copies[i], &c->o.identity);
-        ok = mx_manifest_end(c, ok) || fail(w, EIO, "writing the manifest");
+            ok = mx_cold_manifest_insert(c, &copies[i], &c->o.identity);
+        ok = mx_cold_manifest_end(c, ok) || fail(w, EIO, "writing the manifest");
     }
     free(copies);
     free(ups);
@@ -320,14 +321,14 @@ static bool commit(struct mx_cold *c, struct work *w)
 }
 
 /* With mu. Of what was dropped between the commit and now, rows and files go. */
-static void make_live(struct mx_cold *c, struct mx_batch *b)
+static void make_live(struct mx_cold *c, struct mx_cold_batch *b)
 {
     bool dropped = any_dropped(b);
     for (size_t i = 0; i < b->n; i++) {
         b->entries[i]->dropped = false;
-        mx_index_live(&c->index, b->entries[i], b->entries[i]->bytes);
+        mx_cold_index_live(&c->index, b->entries[i], b->entries[i]->bytes);
     }
-    struct mx_entry *up = b->entries[0]->parent;
+    struct mx_cold_entry *up = b->entries[0]->parent;
     for (size_t i = b->n; dropped && i--;)
         mx_cold_cut(c, b->entries[i]);
     if (dropped)
@@ -335,14 +336,14 @@ static void make_live(struct mx_cold *c, struct mx_batch *b)
 }
 
 /* With mu. What others queued below a failed batch fails with it. */
-static void drop_entries(struct mx_cold *c, struct mx_batch *b)
+static void drop_entries(struct mx_cold *c, struct mx_cold_batch *b)
 {
     for (size_t i = b->n; i--;) {
-        struct mx_entry *e = b->entries[i];
-        struct mx_entry *up = e->parent;
+        struct mx_cold_entry *e = b->entries[i];
+        struct mx_cold_entry *up = e->parent;
         while (e->child)
             mx_cold_cut(c, e->child);
-        mx_index_remove(&c->index, e);
+        mx_cold_index_remove(&c->index, e);
         mx_cold_prune(c, up);
     }
 }
@@ -358,9 +359,9 @@ static void remove_files(struct mx_cold *c, struct work *w)
 
 static bool write_batch(struct mx_cold *c, struct work *w)
 {
-    struct mx_batch *b = w->b;
+    struct mx_cold_batch *b = w->b;
     if (!above_floor(c, b->bytes) || !mx_cold_make_room(c, b->bytes)) {
-        pause_for(c, MX_CAUSE_FLOOR, NULL);
+        pause_for(c, MX_COLD_CAUSE_FLOOR, NULL);
         return false;
     }
     if (!spend(c, b->bytes))
@@ -369,7 +370,7 @@ static bool write_batch(struct mx_cold *c, struct work *w)
         if (given_up(c))
             return false;
         if (!above_floor(c, b->objects[i].n_parts ? b->objects[i].parts[0].bytes : 0)) {
-            pause_for(c, MX_CAUSE_FLOOR, NULL);
+            pause_for(c, MX_COLD_CAUSE_FLOOR, NULL);
             return false;
         }
         if (!write_object(c, w, i))
@@ -400,7 +401,7 @@ static void finish(struct mx_cold *c, struct work *w, bool ok)
     }
 }
 
-static void do_batch(struct mx_cold *c, struct mx_batch *b)
+static void do_batch(struct mx_cold *c, struct mx_cold_batch *b)
 {
     struct work w = {.b = b};
     w.names = calloc(b->n, sizeof *w.names);
@@ -415,19 +416,19 @@ static void do_batch(struct mx_cold *c, struct mx_batch *b)
 
 /* ---- Thread ------------------------------------------------------------------------------- */
 
-static void write_touches(struct mx_cold *c, struct mx_touch *room)
+static void write_touches(struct mx_cold *c, struct mx_cold_touched *room)
 {
     pthread_mutex_lock(&c->mu);
     size_t n = c->n_touches;
     memcpy(room, c->touches, n * sizeof *room);
     c->n_touches = 0;
     pthread_mutex_unlock(&c->mu);
-    if (!n || !mx_manifest_begin(c))
+    if (!n || !mx_cold_manifest_begin(c))
         return;
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++)
-        ok = mx_manifest_used(c, room[i].row, room[i].used);
-    mx_manifest_end(c, ok);
+        ok = mx_cold_manifest_used(c, room[i].row, room[i].used);
+    mx_cold_manifest_end(c, ok);
 }
 
 static void lower_priority(void)
@@ -441,14 +442,14 @@ static void lower_priority(void)
 }
 
 /* With mu. Waits for work; NULL: only garbage, touches or the end. */
-static struct mx_batch *next_batch(struct mx_cold *c, uint64_t tick)
+static struct mx_cold_batch *next_batch(struct mx_cold *c, uint64_t tick)
 {
     while (!c->head && !c->stop && !c->n_garbage && mx_now_ns() < tick) {
         pthread_cond_broadcast(&c->idle);
         struct timespec t = {(time_t)(tick / 1000000000ull), (long)(tick % 1000000000ull)};
         pthread_cond_timedwait(&c->wake, &c->mu, &t);
     }
-    struct mx_batch *b = c->head;
+    struct mx_cold_batch *b = c->head;
     if (b) {
         c->head = b->next;
         c->tail = c->head ? c->tail : NULL;
@@ -465,13 +466,13 @@ static void reconcile_rest(struct mx_cold *c)
 void *mx_cold_writer(void *cold)
 {
     struct mx_cold *c = cold;
-    struct mx_touch *room = malloc(MX_COLD_TOUCHES * sizeof *room);
+    struct mx_cold_touched *room = malloc(MX_COLD_TOUCHES * sizeof *room);
     lower_priority();
     reconcile_rest(c);
     uint64_t tick = mx_now_ns() + TICK_NS;
     for (bool over = false; !over;) {
         pthread_mutex_lock(&c->mu);
-        struct mx_batch *b = next_batch(c, tick);
+        struct mx_cold_batch *b = next_batch(c, tick);
         over = !b && c->stop;
         c->busy = true;
         pthread_mutex_unlock(&c->mu);
