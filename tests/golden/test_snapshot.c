@@ -6,6 +6,7 @@
 #include "runtime/snapshot.h"
 
 #include <jansson.h>
+#include <pthread.h>
 #include <unistd.h>
 
 enum { MOST = 700, VOCAB = 320, STEPS = 3, NEW_TOKENS = 24 };
@@ -714,6 +715,56 @@ static void test_scarce_captures(void **state)
     close_model(m);
 }
 
+/* ---- Threads ------------------------------------------------------------------------------ */
+
+/* Restores, forks and drops on a thread of its own, beside the owner's passes. */
+static void *restorer(void *arg)
+{
+    mtplx_snapshot *p = arg;
+    for (int i = 0; i < 40; i++) {
+        mtplx_seq *s = mx_snapshot_restore(p, NULL);
+        mtplx_seq *f = s ? mtplx_seq_fork(s, NULL) : NULL;
+        mtplx_row row = {.seq = f, .token = ids[i]};
+        if (!f || mtplx_forward(p->model, &row, 1, MTPLX_COMMIT, false, NULL, NULL) != MTPLX_OK)
+            return p;
+        mtplx_seq_free(s);
+        mtplx_model_lock(p->model);
+        mtplx_snapshot *q = mx_snapshot_take_over(f, NULL);
+        mtplx_model_unlock(p->model);
+        if (!q)
+            return p;
+        mx_snapshot_unref(q);
+    }
+    mx_snapshot_unref(p);
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    pthread_t threads[2];
+    mtplx_model *m = open_tiny("cpu", 32);
+    mtplx_seq *s = cold(m, 100);
+    mtplx_snapshot *p = snap(s);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, restorer, mx_snapshot_ref(p)), 0);
+    for (size_t n = 101; n < 180; n++) {
+        mtplx_snapshot *own = mtplx_seq_snapshot(s, NULL);
+        mx_seq_want_capture(s, n);
+        feed_to(s, n, 1);
+        mtplx_snapshot_free(own);
+    }
+    for (int i = 0; i < 2; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    mtplx_seq_free(s);
+    check_snapshot(p, 100, "beside other threads");
+    mtplx_snapshot_free(p);
+    close_model(m);
+}
+
 /* ---- Answers ------------------------------------------------------------------------------ */
 
 struct answer {
@@ -840,7 +891,7 @@ int main(void)
         cmocka_unit_test(test_forks_diverge),    cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_answers),          cmocka_unit_test(test_cut),
         cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_scarce_captures),
-        cmocka_unit_test(test_trained),
+        cmocka_unit_test(test_trained),          cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
