@@ -117,7 +117,7 @@ static struct mx_cold *open_rig(struct rig *r)
 {
     struct mx_cold_hooks h = {hook_fault, hook_space, hook_now, r};
     mtplx_error err = {0};
-    struct mx_cold *c = mx_cold_open_with(&r->o, &h, &err);
+    struct mx_cold *c = mx_cold_open_with(&r->o, &h, false, &err);
     if (!c)
         fail_msg("%s", err.message);
     return c;
