@@ -140,6 +140,8 @@ static mtplx_status check_target(struct mx_cold *c, const struct target *t, mtpl
     char name[MX_COLD_NAME];
     mx_cold_name(name, (enum mx_cold_kind)t->kind, t->key, &t->id);
     int fd = mx_cold_dir_open_object(&c->dir, name);
+    if (fd < 0 && errno == ENOENT && !c->dir.locked)
+        return MTPLX_OK; /* whoever has the directory removed it meanwhile */
     if (fd < 0)
         return mx_error(err, MTPLX_ERR_IO, "it cannot be opened: %s", strerror(errno));
     mtplx_status s = check_record(t, fd, err);
@@ -190,7 +192,9 @@ mtplx_status mx_cold_check_all(struct mx_cold *c, void (*line)(void *arg, const 
     struct target *t = all_targets(c, &n);
     if (!t)
         return mx_error_nomem(err, "the list of objects", n * sizeof *t);
-    uint64_t before = c->index.snapshots;
+    struct mx_cold_stats before;
+    struct mx_cold_stats after;
+    mx_cold_get_stats(c, &before);
     mtplx_status s = MTPLX_OK;
     for (size_t i = 0; !s && i < n; i++) {
         mtplx_error why = {0};
@@ -211,7 +215,8 @@ mtplx_status mx_cold_check_all(struct mx_cold *c, void (*line)(void *arg, const 
     free(t);
     if (c->dir.locked && c->admin)
         mx_cold_sweep(c);
-    r->snapshots = before - c->index.snapshots;
+    mx_cold_get_stats(c, &after);
+    r->snapshots = before.snapshots > after.snapshots ? before.snapshots - after.snapshots : 0;
     return s;
 }
 

@@ -1,171 +1,7 @@
 /* The cold tier: what is written comes back or is dropped, and nothing else ever comes back. */
 #include "cold_rig.h"
 
-#include "base/clock.h"
-
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
-/* ---- Rig ---------------------------------------------------------------------------------- */
-
-struct rig {
-    char dir[64];
-    int lines; /* of the log */
-    char last[700];
-    pthread_mutex_t mu;
-    uint64_t now_ms, free_bytes, all_bytes;
-    int fault;
-    enum mx_cold_op fault_op;
-    struct mx_cold_options o;
-};
-
-static void on_log(void *arg, const char *line)
-{
-    struct rig *r = arg;
-    pthread_mutex_lock(&r->mu);
-    r->lines++;
-    snprintf(r->last, sizeof r->last, "%s", line);
-    pthread_mutex_unlock(&r->mu);
-    if (getenv("TEST_COLD_LOG"))
-        fprintf(stderr, "%s\n", line);
-}
-
-static int setup(void **state)
-{
-    struct rig *r = calloc(1, sizeof *r);
-    snprintf(r->dir, sizeof r->dir, "/tmp/mtplx-cold-XXXXXX");
-    assert_non_null(mkdtemp(r->dir));
-    pthread_mutex_init(&r->mu, NULL);
-    r->now_ms = 1700000000000ull;
-    r->all_bytes = 100ull << 30;
-    r->free_bytes = 50ull << 30;
-    r->o = (struct mx_cold_options){.dir = r->dir,
-                                    .mode = MX_COLD_ON,
-                                    .min_tokens = 1,
-                                    .identity = {{1}, {2}, {3}},
-                                    .log = on_log,
-                                    .log_arg = r};
-    *state = r;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct rig *r = *state;
-    remove_tree(r->dir);
-    pthread_mutex_destroy(&r->mu);
-    free(r);
-    return 0;
-}
-
-static int hook_fault(void *arg, enum mx_cold_op op)
-{
-    struct rig *r = arg;
-    pthread_mutex_lock(&r->mu);
-    int e = op == r->fault_op ? r->fault : 0;
-    pthread_mutex_unlock(&r->mu);
-    return e;
-}
-
-static bool hook_space(void *arg, uint64_t *free_bytes, uint64_t *all_bytes)
-{
-    struct rig *r = arg;
-    pthread_mutex_lock(&r->mu);
-    *free_bytes = r->free_bytes;
-    *all_bytes = r->all_bytes;
-    pthread_mutex_unlock(&r->mu);
-    return true;
-}
-
-static uint64_t hook_now(void *arg)
-{
-    struct rig *r = arg;
-    pthread_mutex_lock(&r->mu);
-    uint64_t now = r->now_ms;
-    pthread_mutex_unlock(&r->mu);
-    return now;
-}
-
-static void set_u64(struct rig *r, uint64_t *what, uint64_t v)
-{
-    pthread_mutex_lock(&r->mu);
-    *what = v;
-    pthread_mutex_unlock(&r->mu);
-}
-
-static void set_fault(struct rig *r, int error, enum mx_cold_op op)
-{
-    pthread_mutex_lock(&r->mu);
-    r->fault = error;
-    r->fault_op = op;
-    pthread_mutex_unlock(&r->mu);
-}
-
-static int log_lines(struct rig *r)
-{
-    pthread_mutex_lock(&r->mu);
-    int n = r->lines;
-    pthread_mutex_unlock(&r->mu);
-    return n;
-}
-
-static struct mx_cold *open_rig(struct rig *r)
-{
-    struct mx_cold_hooks h = {hook_fault, hook_space, hook_now, r};
-    mtplx_error err = {0};
-    struct mx_cold *c = mx_cold_open_with(&r->o, &h, false, &err);
-    if (!c)
-        fail_msg("%s", err.message);
-    return c;
-}
-
-static struct mx_cold_stats stats_of(struct mx_cold *c)
-{
-    struct mx_cold_stats s;
-    mx_cold_get_stats(c, &s);
-    return s;
-}
-
-/* A conversation of its own of `n` tokens. */
-static struct talk talk(int id, size_t n)
-{
-    return (struct talk){.base = id,
-                         .own = id,
-                         .n = n,
-                         .block_bytes = 3000,
-                         .slab_bytes = 5000,
-                         .session = "s",
-                         .scope = "k"};
-}
-
-static void put_ok(struct mx_cold *c, const struct talk *t)
-{
-    assert_true(put_talk(c, t));
-    assert_true(mx_cold_flush(c, 20 * SECOND));
-}
-
-static bool has(struct mx_cold *c, const struct talk *t)
-{
-    return mx_cold_has(c, MX_COLD_SNAPSHOT, talk_key(t));
-}
-
-static struct mx_cold *reopen(struct rig *r, struct mx_cold *c)
-{
-    mx_cold_close(c, 20 * SECOND);
-    return open_rig(r);
-}
-
-/* Files and entries are the same in number: no orphans, nothing missing. */
-static void assert_no_orphans(struct rig *r, struct mx_cold *c)
-{
-    mx_cold_flush(c, 20 * SECOND);
-    struct mx_cold_stats s = stats_of(c);
-    assert_int_equal(each_file(r->dir, NULL, NULL), s.snapshots + s.blocks);
-}
 
 /* ---- Writing and reading ------------------------------------------------------------------ */
 
@@ -322,7 +158,7 @@ static void test_write_errors(void **state)
     put_ok(c, &old);
     int id = 1;
     for (int i = 0; i < 3; i++)
-        for (int op = MX_COLD_OP_WRITE; op <= MX_COLD_OP_RENAME; op++, id++) {
+        for (int op = MX_COLD_OP_WRITE; op <= MX_COLD_OP_COMMIT; op++, id++) {
             struct talk t = talk(id, 300);
             int lines = log_lines(r);
             set_fault(r, errors[i], (enum mx_cold_op)op);
@@ -343,6 +179,162 @@ static void test_write_errors(void **state)
     mx_cold_close(c, 0);
 }
 
+/* ---- Eviction ----------------------------------------------------------------------------- */
+
+static void test_eviction(void **state)
+{
+    struct rig *r = *state;
+    r->o.max_bytes = 400 * 1024; /* 4 of these with 10 blocks of 8 KiB */
+    struct mx_cold *c = open_rig(r);
+    struct talk t[8];
+    for (int i = 0; i < 8; i++) {
+        t[i] = talk(i + 1, 64 * 10);
+        t[i].point = i == 1 ? 2 : 0; /* a system prompt */
+        if (i == 4)
+            mx_cold_touch(c, talk_key(&t[0]));
+        set_u64(r, &r->now_ms, r->now_ms + 1000);
+        put_ok(c, &t[i]);
+        assert_true(stats_of(c).bytes <= r->o.max_bytes);
+        if (i == 4) /* the one used last before is the first to go, not the first written */
+            assert_true(has(c, &t[0]) && !has(c, &t[2]));
+    }
+    assert_true(has(c, &t[1]) && has(c, &t[7]) && !has(c, &t[0]));
+    for (int i = 2; i < 7; i++)
+        assert_true(!has(c, &t[i]) || has(c, &t[i + 1]));
+    assert_true(stats_of(c).evicted >= 4);
+    assert_no_orphans(r, c);
+    /* A quarter of what is free and used is the most. */
+    r->o.floor_bytes = 1;
+    r->o.max_bytes = 0;
+    c = reopen(r, c);
+    uint64_t all = 1000 * 1024;
+    set_u64(r, &r->free_bytes, all - stats_of(c).bytes);
+    put_ok(c, &t[2]);
+    assert_true(stats_of(c).bytes <= all / 4);
+    assert_int_equal(check_talk(c, &t[2]), 0);
+    assert_no_orphans(r, c);
+    mx_cold_close(c, 0);
+}
+
+/* Use is remembered over a restart. */
+static void test_touch(void **state)
+{
+    struct rig *r = *state;
+    r->o.max_bytes = 300 * 1024;
+    struct mx_cold *c = open_rig(r);
+    struct talk a = talk(1, 64 * 10);
+    struct talk b = talk(2, 64 * 10);
+    struct talk d = talk(3, 64 * 10);
+    struct talk e = talk(4, 64 * 10);
+    put_ok(c, &a);
+    put_ok(c, &b);
+    put_ok(c, &d);
+    set_u64(r, &r->now_ms, r->now_ms + 1000);
+    mx_cold_touch(c, talk_key(&a));
+    c = reopen(r, c);
+    put_ok(c, &e);
+    assert_true(has(c, &a));
+    assert_false(has(c, &b));
+    mx_cold_close(c, 0);
+}
+
+/* A block that snapshots share stays as long as one of them. */
+static void test_eviction_shared(void **state)
+{
+    struct rig *r = *state;
+    struct mx_cold *c = open_rig(r);
+    struct talk a = talk(1, 64 * 6);
+    struct talk b = a;
+    b.own = 2;
+    b.shared = 64 * 4;
+    a.session = "a";
+    b.session = "b";
+    put_ok(c, &a);
+    put_ok(c, &b);
+    assert_int_equal(mx_cold_drop(c, "a"), 1);
+    assert_int_equal(check_talk(c, &b), 0);
+    assert_int_equal(stats_of(c).blocks, 6);
+    assert_no_orphans(r, c);
+    mx_cold_close(c, 0);
+}
+
+/* ---- Queue -------------------------------------------------------------------------------- */
+
+static void count_release(void *arg)
+{
+    atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+static void test_queue(void **state)
+{
+    struct rig *r = *state;
+    r->o.queue_bytes = 200 * 1024;
+    struct mx_cold *c = open_rig(r);
+    _Atomic int released = 0;
+    int queued = 0;
+    struct talk_objects *o[60];
+    for (int i = 0; i < 60; i++) {
+        struct talk t = talk(i + 1, 64 * 10);
+        o[i] = talk_objects(&t, true);
+        queued += mx_cold_put(c, o[i]->w, o[i]->n, count_release, &released);
+        struct mx_cold_stats s = stats_of(c);
+        assert_true(s.queued_bytes <= r->o.queue_bytes || s.queued == 1);
+    }
+    assert_int_equal(stats_of(c).skipped_queue, 60 - queued);
+    assert_true(queued < 60);
+    mx_cold_flush(c, 20 * SECOND);
+    assert_int_equal(stats_of(c).snapshots, queued);
+    assert_int_equal(atomic_load(&released), 60);
+    assert_no_orphans(r, c);
+    /* Closing without waiting gives up what waits, and leaves nothing half done. */
+    r->o.queue_bytes = 0;
+    c = reopen(r, c);
+    released = 0;
+    for (int i = 0; i < 60; i++)
+        mx_cold_put(c, o[i]->w, o[i]->n, count_release, &released);
+    mx_cold_close(c, 0);
+    assert_int_equal(atomic_load(&released), 60);
+    c = open_rig(r);
+    assert_no_orphans(r, c);
+    mx_cold_close(c, 0);
+    for (int i = 0; i < 60; i++)
+        free_objects(o[i]);
+}
+
+static void test_refused(void **state)
+{
+    struct rig *r = *state;
+    r->o.min_tokens = 100;
+    struct mx_cold *c = open_rig(r);
+    struct talk t = talk(1, 99);
+    assert_false(put_talk(c, &t));
+    t.n = 100;
+    put_ok(c, &t);
+    struct talk_objects *o = talk_objects(&(struct talk){.n = 200, .own = 5}, true);
+    assert_false(mx_cold_put(c, o->w, 2, NULL, NULL));     /* no snapshot */
+    assert_false(mx_cold_put(c, o->w + 1, 3, NULL, NULL)); /* its parent is not there */
+    assert_false(mx_cold_put(c, o->w, 0, NULL, NULL));
+    assert_int_equal(stats_of(c).blocks, 1);
+    free_objects(o);
+    mx_cold_close(c, 0);
+    mx_cold_close(NULL, 0);
+    r->o.mode = MX_COLD_OFF;
+    mtplx_error err = {.status = MTPLX_ERR_IO};
+    assert_null(mx_cold_open(&r->o, &err));
+    assert_int_equal(err.status, MTPLX_OK);
+    r->o.mode = MX_COLD_WRITE_ONLY;
+    c = open_rig(r);
+    assert_false(has(c, &t));
+    t.own = t.base = 2;
+    put_ok(c, &t);
+    assert_int_equal(check_talk(c, &t), 1);
+    assert_int_equal(stats_of(c).snapshots, 2);
+    mx_cold_close(c, 0);
+    assert_int_equal(mx_cold_mode_named("on"), MX_COLD_ON);
+    assert_int_equal(mx_cold_mode_named("write-only"), MX_COLD_WRITE_ONLY);
+    assert_int_equal(mx_cold_mode_named("yes"), -1);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -352,6 +344,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
         cmocka_unit_test_setup_teardown(test_floor, setup, teardown),
         cmocka_unit_test_setup_teardown(test_write_errors, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_eviction, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_touch, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_eviction_shared, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_queue, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
