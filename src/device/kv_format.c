@@ -110,40 +110,128 @@ static void range(const float x[GROUP], float *low, float *high)
     *high = of_ordered(most);
 }
 
-/* q = the code nearest to (x - low) / scale. */
-static void encode(const float x[GROUP], float scale, float low, int most, uint8_t q[GROUP])
+/* A group as it will be stored, decoded and coded. */
+struct group {
+    float scale, low;
+    uint8_t halves[4]; /* scale and low */
+    uint8_t q[GROUP];
+};
+
+/* The codes nearest to the values, given scale and low. */
+static void encode(struct group *g, const float x[GROUP], int most)
 {
-    float inverse = scale > 0.0f ? 1.0f / scale : 0.0f, top = (float)most;
+    float inverse = g->scale > 0.0f ? 1.0f / g->scale : 0.0f, top = (float)most;
     for (int i = 0; i < GROUP; i++) {
-        float v = (x[i] - low) * inverse;
+        float v = (x[i] - g->low) * inverse;
         v = v > 0.0f ? v : 0.0f;
         v = v < top ? v : top;
-        q[i] = (uint8_t)(int)(v + 0.5f);
+        g->q[i] = (uint8_t)(int)(v + 0.5f);
     }
+}
+
+/* The same with the float16 values nearest to `scale` and `low`. */
+static void encode_with(struct group *g, const float x[GROUP], float scale, float low, int most)
+{
+    g->scale = put_half(g->halves, scale);
+    g->low = put_half(g->halves + 2, low);
+    encode(g, x, most);
+}
+
+/* The sum of LANES interleaved partial sums; a fixed order that compilers can vectorise. */
+#define LANES 8
+static float total(const float lanes[LANES])
+{
+    float s = 0.0f;
+    for (int l = 0; l < LANES; l++)
+        s += lanes[l];
+    return s;
+}
+
+static float squared_error(const struct group *g, const float x[GROUP])
+{
+    float sums[LANES] = {0};
+    for (int i = 0; i < GROUP; i += LANES) {
+        for (int l = 0; l < LANES; l++) {
+            float e = g->scale * (float)g->q[i + l];
+            e = e + g->low;
+            e = e - x[i + l];
+            sums[l] += e * e;
+        }
+    }
+    return total(sums);
+}
+
+/* The line through (code, value) of least squared error; false where all codes are one. */
+static bool fit(const struct group *g, const float x[GROUP], float *scale, float *low)
+{
+    float sx[LANES] = {0}, sqx[LANES] = {0};
+    int32_t sq = 0, sqq = 0;
+    for (int i = 0; i < GROUP; i++) {
+        sq += g->q[i];
+        sqq += g->q[i] * g->q[i];
+    }
+    for (int i = 0; i < GROUP; i += LANES) {
+        for (int l = 0; l < LANES; l++) {
+            sx[l] += x[i + l];
+            sqx[l] += x[i + l] * (float)g->q[i + l];
+        }
+    }
+    int32_t spread = GROUP * sqq - sq * sq;
+    float x1 = total(sx), qx = total(sqx);
+    float cross = (float)GROUP * qx;
+    cross -= (float)sq * x1;
+    *scale = spread > 0 ? cross / (float)spread : 0.0f;
+    *low = (x1 - *scale * (float)sq) * (1.0f / (float)GROUP);
+    return *scale > 0.0f && isfinite(*scale) && isfinite(*low);
+}
+
+/* Codes between the least and the largest value, then lines fitted to the codes and codes to the
+ * lines (Lloyd's alternation); the best of all is kept. Three rounds take two fifths off the
+ * divergence that 4-bit entries cause, more rounds hardly anything. */
+static void pack_affine(int bits, const float x[GROUP], float low, float high, uint8_t *p)
+{
+    enum { ROUNDS = 3 };
+    struct group g, best;
+    int most = (1 << bits) - 1;
+    encode_with(&g, x, (high - low) / (float)most, low, most);
+    best = g;
+    float error = squared_error(&g, x), scale;
+    for (int i = 0; i < ROUNDS && fit(&g, x, &scale, &low); i++) {
+        encode_with(&g, x, scale, low, most);
+        float e = squared_error(&g, x);
+        if (e < error) {
+            error = e;
+            best = g;
+        }
+    }
+    memcpy(p, best.halves, 4);
+    pack_codes(bits, best.q, p + 4);
+}
+
+/* Codes around 128, which stands for 0. */
+static void pack_symmetric(const float x[GROUP], float low, float high, uint8_t *p)
+{
+    struct group g;
+    g.scale = put_half(g.halves, (high > -low ? high : -low) / 127.0f);
+    g.low = -128.0f * g.scale;
+    encode(&g, x, 255);
+    memcpy(p, g.halves, 2);
+    pack_codes(8, g.q, p + 2);
 }
 
 static void pack_group(int bits, const float x[GROUP], uint8_t *p)
 {
-    float low, high, most = (float)((1 << bits) - 1);
-    uint8_t q[GROUP];
+    size_t scales = bits == 8 ? 2 : 4;
+    float low, high;
     range(x, &low, &high);
     if (!isfinite(low) || !isfinite(high)) {
-        size_t scales = bits == 8 ? 2 : 4;
         memset(p, 0xff, scales); /* NaN */
         memset(p + scales, 0, (size_t)(GROUP / 8 * bits));
-        return;
-    }
-    if (bits == 8) {
-        float scale = put_half(p, (high > -low ? high : -low) / 127.0f);
-        encode(x, scale, -128.0f * scale, 255, q);
-        p += 2;
+    } else if (bits == 8) {
+        pack_symmetric(x, low, high, p);
     } else {
-        float scale = put_half(p, (high - low) / most);
-        low = put_half(p + 2, low);
-        encode(x, scale, low, (1 << bits) - 1, q);
-        p += 4;
+        pack_affine(bits, x, low, high, p);
     }
-    pack_codes(bits, q, p);
 }
 
 static void unpack_group(int bits, const uint8_t *p, float x[GROUP])
