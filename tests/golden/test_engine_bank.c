@@ -255,7 +255,8 @@ static void test_fork(void **state)
         way[i]->o.gen = seeded(16, i);
         submit(e, way[i]);
         check(way[i]);
-        assert_int_equal(result(way[i])->cached_tokens, known);
+        /* Thinning may have taken the answer's end in favour of points close by. */
+        assert_in_range(result(way[i])->cached_tokens, i ? root->n - 1 : known, known);
     }
     for (uint32_t i = 0; i < 2; i++) { /* and both go on */
         struct ask *a = next_turn(way[i], 30 + i, 25);
