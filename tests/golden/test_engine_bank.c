@@ -6,7 +6,7 @@
 #include "engine_rig.h"
 #include "runtime/generate.h"
 
-enum { MOST = 4096, LONG = SLOW_BUILD ? 900 : 2400, SYSTEM = SLOW_BUILD ? 600 : 1500 };
+enum { MOST = 4096, LONG = SLOW_BUILD ? 900 : 1600, SYSTEM = SLOW_BUILD ? 600 : 1000 };
 
 static mtplx_model *model;
 
@@ -205,13 +205,15 @@ static size_t planned_before(struct mx_engine *e, size_t n, size_t at)
 static void test_edit(void **state)
 {
     (void)state;
-    static const size_t back[] = {3, 60, 300, 700, SLOW_BUILD ? 800 : 1900};
+    static const size_t back[] = {3, 300, 700, 1300};
     struct ask *first = ask_new(7, LONG);
-    for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
+    for (size_t i = 0; i < sizeof back / sizeof *back && back[i] < LONG; i++) {
         struct mx_engine *e = engine(4); /* an edited prompt adds points of its own */
         struct ask *a = ask_like(first, LONG), *b = ask_like(first, LONG);
         size_t at = LONG - back[i];
-        asked(e, a);
+        submit(e, a);
+        rig_wait_done(&a->probe);
+        free(a);
         b->prompt[at] = (b->prompt[at] + 1) % 200;
         submit(e, b);
         check(b);
@@ -253,7 +255,8 @@ static void test_fork(void **state)
         way[i]->o.gen = seeded(16, i);
         submit(e, way[i]);
         check(way[i]);
-        assert_int_equal(result(way[i])->cached_tokens, known);
+        /* Thinning may have taken the answer's end in favour of points close by. */
+        assert_in_range(result(way[i])->cached_tokens, i ? root->n - 1 : known, known);
     }
     for (uint32_t i = 0; i < 2; i++) { /* and both go on */
         struct ask *a = next_turn(way[i], 30 + i, 25);
@@ -591,14 +594,14 @@ static void test_memory(void **state)
     (void)state;
     static const struct mx_job_sink sink = {watched_tokens, watched_done, NULL, watch_memory};
     mtplx_gen_options o = greedy(12);
-    uint64_t need = mx_seq_bytes_for(model, 512) + mx_gen_bytes_for(model, &o, 500, 12);
-    static const double room[] = {1, 1.1, 1.5, 3, 6};
+    uint64_t need = mx_seq_bytes_for(model, 312) + mx_gen_bytes_for(model, &o, 300, 12);
+    static const double room[] = {1, 1.1, 1.5, 5};
     for (size_t i = 0; i < sizeof room / sizeof *room; i++) {
         uint64_t limit = (uint64_t)((double)need * room[i]);
         struct mx_engine *e = rig_engine(&(struct mx_engine_options){
             .model = model, .mode = MX_ENGINE_MTP_BATCH, .max_active = 4, .memory_limit = limit});
-        for (uint32_t k = 0; k < 6; k++) {
-            struct ask *a = ask_new(28 + k % 3, 500);
+        for (uint32_t k = 0; k < 4; k++) {
+            struct ask *a = ask_new(28 + k % 2, 300);
             struct watch w = {.e = e, .a = a, .limit = limit};
             a->o.prompt = a->prompt;
             a->o.n_prompt = a->n;
