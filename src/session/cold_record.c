@@ -71,7 +71,7 @@ static uint64_t align_up(uint64_t v, uint64_t to)
 /* Big parts start on a page, so that the kernel copies whole pages. */
 static uint64_t part_offset(uint64_t at, uint64_t raw)
 {
-    return align_up(at, raw >= BIG ? 4096 : 64);
+    return raw ? align_up(at, raw >= BIG ? 4096 : 64) : at;
 }
 
 static size_t tokens_at(size_t label)

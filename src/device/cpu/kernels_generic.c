@@ -188,6 +188,13 @@ INLINE struct v16 v_f16(const void *p)
     return v_load(lanes);
 }
 
+INLINE float f_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return mx_f16_to_f32(h);
+}
+
 struct affine {
     float scale, bias;
 };
