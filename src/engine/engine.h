@@ -23,6 +23,13 @@
  * overtaken by smaller ones while it waits for memory or for places. A job of several choices takes
  * as many places, and goes alone where max_active is less.
  *
+ * Reuse. The prompt of a job is looked up in the session bank when it is admitted, and read from
+ * where the longest state known ends; at least one token is always read. What it reads is captured
+ * at the points that the bank plans, and the end of the first answer as well, also of one that was
+ * cancelled. A job whose state lies on disk is restored by a thread of its own while the others go
+ * on. A job that begins like a prompt being read at the moment waits until the shared part is read,
+ * as that brings it there with fewer rows than reading on its own.
+ *
  * Memory. A job is admitted when what it may come to hold fits into memory_limit beside what the
  * running ones may come to hold; the session bank shrinks to make room. With max_tokens its whole
  * answer is reserved, so that an admitted job never runs out. Without, or with so many that they
@@ -81,9 +88,12 @@ enum mx_job_kind {
     MX_JOB_GENERATE = 0,
     MX_JOB_EMBED_MEAN, /* mean of the final-norm hidden states */
     MX_JOB_EMBED_LAST, /* that of the last token */
-    MX_JOB_WARM,       /* reads the prompt into the session bank while nothing else is to do, in
-                          short passes; ends with MX_END_CANCELLED as soon as another job comes, and
-                          what it has read until then is kept. done() comes once, tokens() never */
+    /* Reads the prompt into the session bank while nothing else is to do, in short passes. Ends
+     * with MX_END_STOP when the bank has all of it, and with MX_END_CANCELLED as soon as another
+     * job comes, or a newer one of its scope and session before it has started; what it has read
+     * until then is kept. done() comes once, tokens() never. It takes no place in the queues and
+     * counters of others, and does not start where the bank would have to shrink for it. */
+    MX_JOB_WARM,
 };
 
 enum mx_job_end {
@@ -187,7 +197,12 @@ struct mx_cold *mx_engine_cold(struct mx_engine *e);
 
 /* ---- Status ------------------------------------------------------------------------------- */
 
-enum mx_job_state { MX_JOB_QUEUED = 0, MX_JOB_PREFILL, MX_JOB_DECODE };
+enum mx_job_state {
+    MX_JOB_QUEUED = 0,
+    MX_JOB_RESTORING, /* admitted, its state is being read from the cold tier */
+    MX_JOB_PREFILL,   /* also while it waits for the shared part of another prompt to be read */
+    MX_JOB_DECODE,
+};
 
 struct mx_job_view {
     uint64_t id;
@@ -210,6 +225,13 @@ struct mx_engine_counters {
     uint64_t drafted[MTPLX_MAX_DEPTH], accepted_drafts[MTPLX_MAX_DEPTH];
     uint64_t queue_hist[MX_ENGINE_HIST], ttft_hist[MX_ENGINE_HIST], total_hist[MX_ENGINE_HIST];
     uint64_t queue_ns, ttft_ns, total_ns; /* sums */
+    /* Restores, those of them from the cold tier, and what they took; jobs that waited for another
+     * one to read what both begin with. */
+    uint64_t restores, disk_restores, restore_ns, shared_waits;
+    /* Jobs of kind WARM: ended, those of them that read all, tokens read. The counters above leave
+     * them out. */
+    uint64_t warm_jobs, warm_finished, warm_tokens;
+    uint64_t misses[MX_MISS_COUNT]; /* answers by reason */
 };
 
 struct mx_engine_snapshot {

@@ -78,7 +78,7 @@ static void *observer(void *arg)
         if (mx_engine_set_settings(engine, &set, NULL) != MTPLX_OK || s->memory_limit == 0)
             atomic_fetch_add(&failures, 1);
         if (i % 8 == 0)
-            mx_engine_clear_reuse(engine);
+            mx_bank_drop(mx_engine_bank(engine), NULL, 0, false);
         mx_engine_retry_after(engine);
         usleep(2000);
     }
