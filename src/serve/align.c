@@ -280,7 +280,7 @@ static uint64_t submit(struct mx_align *a, const struct task *t)
     struct mx_job_options o = {
         .kind = MX_JOB_WARM,
         .prompt = t->p.ids,
-        .n_prompt = t->p.n + 1, /* so that the state kept is that before the last token */
+        .n_prompt = t->p.n,
         .owner = t->label,
         .scope = t->scope,
         .session = t->label,
@@ -317,7 +317,6 @@ static bool settle(struct mx_align *a, struct task *t)
     }
     a->stats.abandoned += r->end != MX_END_ERROR;
     a->stats.failed += r->end == MX_END_ERROR;
-    a->stats.tokens += r->stats.prompt_tokens;
     return r->end == MX_END_CANCELLED && !a->cancelled && !a->stop && ++t->tries < MAX_TRIES;
 }
 

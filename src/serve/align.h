@@ -34,9 +34,7 @@ size_t mx_align_saved_bytes(const struct mx_align_saved *s);
 struct mx_align_prediction {
     int32_t *ids; /* to free() */
     size_t n;     /* the predicted tokens */
-    /* Where messages begin, ascending; the last is n, and ids[n] is the token that opens the next
-     * message. To free(). */
-    size_t *borders;
+    size_t *borders; /* where messages begin, ascending; the last is n. To free() */
     size_t n_borders;
 };
 /* The beginning of the next turn's prompt; false where the template or memory does not allow to

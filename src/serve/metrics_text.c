@@ -183,6 +183,11 @@ static void pass_families(struct mx_strbuf *b, const struct mx_engine_counters *
                     c->prompt_tokens);
     mx_text_counter(b, "mtplx_cached_tokens_total", "Prompt tokens that were not read again.",
                     c->cached_tokens);
+    mx_text_counter(b, "mtplx_warm_tokens_total", "Prompt tokens read ahead in idle time.",
+                    c->warm_tokens);
+    mx_text_counter(b, "mtplx_restores_total", "Jobs whose prompt was restored in part.",
+                    c->restores);
+    mx_text_counter(b, "mtplx_disk_restores_total", "Of these, from disk.", c->disk_restores);
     mx_text_counter(b, "mtplx_completion_tokens_total", "Answer tokens.", c->completion_tokens);
     mx_text_counter(b, "mtplx_prefill_passes_total", "Passes that read prompts.",
                     c->prefill_passes);

@@ -103,7 +103,8 @@ json_t *mx_status_answer(const struct mx_answer_record *a)
 
 static const char *state_name(enum mx_job_state state)
 {
-    return state == MX_JOB_QUEUED ? "queued" : state == MX_JOB_PREFILL ? "prefill" : "decode";
+    static const char *const names[] = {"queued", "restoring", "prefill", "decode"};
+    return (unsigned)state < sizeof names / sizeof *names ? names[state] : "unknown";
 }
 
 static const char *kind_name(enum mx_job_kind kind)
