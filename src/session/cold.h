@@ -126,6 +126,8 @@ char mx_cold_elsewhere(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold
 mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
                           const int32_t *tokens, size_t n_tokens, struct mx_cold_part *parts,
                           int n_parts, mtplx_error *err);
+/* Has the system fetch an object that will be read soon: an ask, which does not wait. */
+void mx_cold_prefetch(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
 /* Notes that a snapshot was used (eviction order). */
 void mx_cold_touch(struct mx_cold *c, struct mx_cold_key key);
 
