@@ -116,6 +116,10 @@ bool mx_cold_flush(struct mx_cold *c, uint64_t wait_ns);
 /* Whether a block is there; whether a snapshot is, and complete with all its blocks. From memory.
  */
 bool mx_cold_has(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
+/* Where complete snapshots end behind a block border: bit r is set when there is one whose whole
+ * blocks end at the border with this key (the chain's start, or the key of a block) and that goes
+ * on for r < MX_KV_BLOCK (64) tokens, whichever these are. From memory. */
+uint64_t mx_cold_ends(struct mx_cold *c, struct mx_cold_key border);
 /* In which part of the identity an object with this key differs from ours, when there is one of
  * another identity: 'm', 't', 'p'; 0: there is none. */
 char mx_cold_elsewhere(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
