@@ -128,11 +128,11 @@ NANO := models/nano
 
 # ---- Flags ---------------------------------------------------------------------------------------
 
-PACKAGES := jansson libpcre2-8 libutf8proc
+PACKAGES := jansson libpcre2-8 libutf8proc sqlite3 libzstd libxxhash
 SERVE_PACKAGES := libmicrohttpd libsodium
 PKG_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(PACKAGES) $(SERVE_PACKAGES) 2>/dev/null)
 PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PACKAGES) 2>/dev/null || \
-	echo -ljansson -lpcre2-8 -lutf8proc)
+	echo -ljansson -lpcre2-8 -lutf8proc -lsqlite3 -lzstd -lxxhash)
 SERVE_LIBS := $(shell $(PKG_CONFIG) --libs $(SERVE_PACKAGES) 2>/dev/null || \
 	echo -lmicrohttpd -lsodium)
 CMOCKA_LIBS := $(shell $(PKG_CONFIG) --libs cmocka 2>/dev/null || echo -lcmocka)
