@@ -117,8 +117,8 @@ bool mx_cold_flush(struct mx_cold *c, uint64_t wait_ns);
  */
 bool mx_cold_has(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
 /* Where complete snapshots end behind a block border: bit r is set when there is one whose whole
- * blocks end at the border with this key (the chain's start, or the key of a block) and that goes
- * on for r < MX_KV_BLOCK (64) tokens, whichever these are. From memory. */
+ * blocks end at the border with this key (of a block) and that goes on
+ * for r < MX_KV_BLOCK (64) tokens, whichever these are. From memory. */
 uint64_t mx_cold_ends(struct mx_cold *c, struct mx_cold_key border);
 /* In which part of the identity an object with this key differs from ours, when there is one of
  * another identity: 'm', 't', 'p'; 0: there is none. */
@@ -130,6 +130,10 @@ char mx_cold_elsewhere(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold
 mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
                           const int32_t *tokens, size_t n_tokens, struct mx_cold_part *parts,
                           int n_parts, mtplx_error *err);
+/* Drops an object whose bytes are sound but whose contents its reader cannot use, as a failed check
+ * would: with what needs it, and with a log line that says why. */
+void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                    const char *why);
 /* Notes that a snapshot was used (eviction order). */
 void mx_cold_touch(struct mx_cold *c, struct mx_cold_key key);
 

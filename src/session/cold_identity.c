@@ -27,13 +27,25 @@
 
 /* ---- Hashing ------------------------------------------------------------------------------ */
 
-static void add(XXH3_state_t *h, const void *data, size_t n)
+/* A hash of the pieces added so far: each is hashed, then chained with its length to those before,
+ * so that no two lists of pieces look alike, and without memory that may be missing. */
+struct digest {
+    XXH128_canonical_t sum;
+};
+
+static void add(struct digest *h, const void *data, size_t n)
 {
-    XXH3_128bits_update(h, data, n);
+    struct {
+        XXH128_canonical_t before, piece;
+        uint8_t bytes[8];
+    } link = {.before = h->sum};
+    XXH128_canonicalFromHash(&link.piece, XXH3_128bits(data, n));
+    for (int i = 0; i < 8; i++)
+        link.bytes[i] = (uint8_t)((uint64_t)n >> (8 * i));
+    XXH128_canonicalFromHash(&h->sum, XXH3_128bits(&link, sizeof link));
 }
 
-/* Numbers and strings in one encoding, so that no two lists of them look alike. */
-static void add_number(XXH3_state_t *h, uint64_t v)
+static void add_number(struct digest *h, uint64_t v)
 {
     uint8_t b[8];
     for (int i = 0; i < 8; i++)
@@ -41,7 +53,7 @@ static void add_number(XXH3_state_t *h, uint64_t v)
     add(h, b, sizeof b);
 }
 
-static void add_string(XXH3_state_t *h, const char *s)
+static void add_string(struct digest *h, const char *s)
 {
     size_t n = s ? strlen(s) : 0;
     add_number(h, s ? (uint64_t)n + 1 : 0);
@@ -49,18 +61,16 @@ static void add_string(XXH3_state_t *h, const char *s)
         add(h, s, n);
 }
 
-static void add_float(XXH3_state_t *h, double v)
+static void add_float(struct digest *h, double v)
 {
     uint64_t bits;
     memcpy(&bits, &v, sizeof bits);
     add_number(h, bits);
 }
 
-static void finish(XXH3_state_t *h, uint8_t out[16])
+static void finish(const struct digest *h, uint8_t out[16])
 {
-    XXH128_canonical_t c;
-    XXH128_canonicalFromHash(&c, XXH3_128bits_digest(h));
-    memcpy(out, c.digest, sizeof c.digest);
+    memcpy(out, h->sum.digest, sizeof h->sum.digest);
 }
 
 /* ---- Model -------------------------------------------------------------------------------- */
@@ -84,7 +94,7 @@ static void forget(const struct mx_tensor *t)
         madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
-static void add_tensor(XXH3_state_t *h, const struct mx_tensor *t, uint64_t total)
+static void add_tensor(struct digest *h, const struct mx_tensor *t, uint64_t total)
 {
     add_string(h, t->name);
     add_number(h, (uint64_t)t->dtype);
@@ -106,7 +116,7 @@ static void add_tensor(XXH3_state_t *h, const struct mx_tensor *t, uint64_t tota
     }
 }
 
-static void add_checkpoint(XXH3_state_t *h, const struct mx_checkpoint *ck, bool copied)
+static void add_checkpoint(struct digest *h, const struct mx_checkpoint *ck, bool copied)
 {
     add_number(h, ck ? mx_checkpoint_count(ck) + 1 : 0);
     if (!ck)
@@ -122,7 +132,7 @@ static void add_checkpoint(XXH3_state_t *h, const struct mx_checkpoint *ck, bool
 
 /* The config without what only says where it came from. Rotary base, norm epsilon, layer types and
  * the like stand nowhere else. */
-static void add_config(XXH3_state_t *h, const struct mx_config *cfg)
+static void add_config(struct digest *h, const struct mx_config *cfg)
 {
     json_t *o = json_copy(cfg->root);
     json_object_del(o, "_name_or_path");
@@ -133,7 +143,7 @@ static void add_config(XXH3_state_t *h, const struct mx_config *cfg)
     free(text);
 }
 
-static void add_kv_layout(XXH3_state_t *h, const struct mx_kv_layout *l)
+static void add_kv_layout(struct digest *h, const struct mx_kv_layout *l)
 {
     add_number(h, (uint64_t)l->block_tokens);
     add_number(h, (uint64_t)l->layers);
@@ -145,13 +155,12 @@ static void model_identity(const mtplx_model *m, uint8_t out[16])
 {
     const struct mx_geometry *g = &m->geometry;
     const struct mx_gdn_layout *r = &g->gdn;
-    XXH3_state_t h;
-    XXH3_128bits_reset(&h);
+    struct digest h = {0};
     add_string(&h, m->family->name);
     add_config(&h, &m->config);
     add_checkpoint(&h, m->checkpoint, m->device->fast);
-    const int numbers[] = {g->layers,     g->hidden,       g->vocab, r->layers, r->key_heads,
-                           r->value_heads, r->dk,          r->dv,    r->kernel, r->tiled_heads};
+    const int numbers[] = {g->layers,      g->hidden, g->vocab, r->layers, r->key_heads,
+                           r->value_heads, r->dk,     r->dv,    r->kernel, r->tiled_heads};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         add_number(&h, (uint64_t)numbers[i]);
     add_kv_layout(&h, &g->kv);
@@ -162,7 +171,7 @@ static void model_identity(const mtplx_model *m, uint8_t out[16])
 
 /* From memory: what was read is what counts, wherever it came from. Patterns of the pre-tokenizer
  * are left out: they decide which tokens a text becomes, and tokens are compared themselves. */
-static void add_tokenizer(XXH3_state_t *h, const struct mx_tokenizer *t)
+static void add_tokenizer(struct digest *h, const struct mx_tokenizer *t)
 {
     int n = t ? mx_tokenizer_size(t) : 0;
     uint32_t *ranks = n > 0 ? malloc((size_t)n * sizeof *ranks) : NULL;
@@ -170,8 +179,8 @@ static void add_tokenizer(XXH3_state_t *h, const struct mx_tokenizer *t)
     for (int32_t id = 0; id < n; id++) {
         size_t len = 0;
         const char *bytes = mx_tokenizer_bytes(t, id, &len);
-        uint64_t kind = (mx_tokenizer_is_special(t, id) ? 1u : 0u) |
-                        (mx_tokenizer_is_added(t, id) ? 2u : 0u);
+        uint64_t kind =
+            (mx_tokenizer_is_special(t, id) ? 1u : 0u) | (mx_tokenizer_is_added(t, id) ? 2u : 0u);
         add_number(h, (uint64_t)len << 2 | kind);
         if (len)
             add(h, bytes, len);
@@ -186,8 +195,7 @@ static void add_tokenizer(XXH3_state_t *h, const struct mx_tokenizer *t)
 
 static void text_identity(const mtplx_model *m, uint8_t out[16])
 {
-    XXH3_state_t h;
-    XXH3_128bits_reset(&h);
+    struct digest h = {0};
     add_tokenizer(&h, m->tokenizer);
     add_string(&h, m->chat ? mx_chat_template_text(m->chat, false) : NULL);
     add_string(&h, m->chat ? mx_chat_template_text(m->chat, true) : NULL);
@@ -198,15 +206,15 @@ static void text_identity(const mtplx_model *m, uint8_t out[16])
 
 /* How weights are held: re-quantised at load, merged with an adapter, left apart. Their contents
  * follow from the checkpoint, which the model's part has. */
-static void add_bound(XXH3_state_t *h, const mtplx_model *m)
+static void add_bound(struct digest *h, const mtplx_model *m)
 {
     const struct mx_weights *w = &m->weights;
     for (size_t i = 0; i < w->n_bound; i++) {
         const struct mx_weight *b = w->bound[i];
         if (b == &m->draft.head)
             continue;
-        const uint64_t numbers[] = {(uint64_t)b->kind,   (uint64_t)b->out,   (uint64_t)b->in,
-                                    (uint64_t)b->sdtype, (uint64_t)b->bits,  (uint64_t)b->group,
+        const uint64_t numbers[] = {(uint64_t)b->kind,     (uint64_t)b->out,  (uint64_t)b->in,
+                                    (uint64_t)b->sdtype,   (uint64_t)b->bits, (uint64_t)b->group,
                                     (uint64_t)b->gguf_type};
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             add_number(h, numbers[k]);
@@ -216,8 +224,7 @@ static void add_bound(XXH3_state_t *h, const mtplx_model *m)
 static void policy_identity(const mtplx_model *m, uint8_t out[16])
 {
     const struct mx_device *d = m->device;
-    XXH3_state_t h;
-    XXH3_128bits_reset(&h);
+    struct digest h = {0};
     add_number(&h, STATE_VERSION);
     add_string(&h, MTPLX_VERSION);
     add_string(&h, d->name);

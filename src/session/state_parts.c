@@ -111,8 +111,8 @@ static void lay_out(struct mx_state_view *v, const mtplx_snapshot *s, struct sto
     if (sh->tail)
         v->parts[part++] = in_host(st, s->kv[sh->whole]->data, sh->kv_bytes);
     for (size_t i = sh->mtp_from; i < sh->mtp_to; i++)
-        v->parts[part++] = i < s->n_mtp ? in_host(st, s->mtp[i]->data, sh->mtp_bytes)
-                                        : take(st, sh->mtp_bytes);
+        v->parts[part++] =
+            i < s->n_mtp ? in_host(st, s->mtp[i]->data, sh->mtp_bytes) : take(st, sh->mtp_bytes);
     if (sh->slab_bytes)
         v->parts[part++] = in_host(st, s->rec, sh->slab_bytes);
     for (size_t i = 0; i < sh->whole && sh->kv_bytes; i++) {
@@ -325,6 +325,11 @@ mtplx_status mx_state_check(const struct mx_state_builder *b, mtplx_error *err)
         if (h[i])
             wrong = "reserved field";
     return wrong ? mx_error(err, MTPLX_ERR_FORMAT, "the state's %s is wrong", wrong) : MTPLX_OK;
+}
+
+bool mx_state_text_only(const struct mx_state_builder *b)
+{
+    return get_number(b->head + 24, 4) == b->shape.n;
 }
 
 static mtplx_status read_head(struct mx_state_builder *b, mtplx_error *err)

@@ -48,8 +48,7 @@ struct mx_state_view {
 };
 /* Errors: MEMORY; ARGUMENT for a snapshot that has no bytes of its own: cut from a longer one, so
  * that its MTP head is ahead of its tokens. */
-mtplx_status mx_state_view_open(struct mx_state_view *v, const mtplx_snapshot *s,
-                                mtplx_error *err);
+mtplx_status mx_state_view_open(struct mx_state_view *v, const mtplx_snapshot *s, mtplx_error *err);
 void mx_state_view_close(struct mx_state_view *v);
 
 /* A snapshot in the making. */
@@ -72,10 +71,12 @@ mtplx_status mx_state_begin(struct mx_state_builder *b, mtplx_model *m, const in
  * read into; each is asked for once, and filled before the next call. Errors: MEMORY. */
 mtplx_status mx_state_parts_to(struct mx_state_builder *b, void *to[MX_STATE_PARTS],
                                mtplx_error *err);
-mtplx_status mx_state_block_to(struct mx_state_builder *b, size_t i, void *to[2],
-                               mtplx_error *err);
+mtplx_status mx_state_block_to(struct mx_state_builder *b, size_t i, void *to[2], mtplx_error *err);
 /* Checks the head that was read. FORMAT: the sentence says what is wrong. */
 mtplx_status mx_state_check(const struct mx_state_builder *b, mtplx_error *err);
+/* Whether every token of the checked head stands at its index: its state follows from the tokens.
+ */
+bool mx_state_text_only(const struct mx_state_builder *b);
 /* The finished snapshot, once everything is read and checked; the builder is empty afterwards.
  * Errors: MEMORY. */
 mtplx_snapshot *mx_state_end(struct mx_state_builder *b, mtplx_error *err);
