@@ -19,6 +19,10 @@ static mtplx_status check_seq(const mtplx_model *m, const mtplx_seq *s, int32_t 
     if (!s || s->model != m || s->pending || s->n_tokens == 0)
         return mx_error(err, MTPLX_ERR_ARGUMENT,
                         "a sequence can draft only with committed tokens and no pending rows");
+    if (s->n_lag == 0) /* Q4: cut */
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "a sequence restored in the middle of a snapshot reads a token before it "
+                        "can draft");
     if (s->n_drafts >= MTPLX_MAX_DEPTH)
         return mx_error(err, MTPLX_ERR_ARGUMENT,
                         "at most %d drafts between commits; mtplx_seq_commit(seq, 0) ends drafting",
@@ -58,7 +62,7 @@ static mtplx_status reserve_step(mtplx_model *m, mtplx_seq *const *seqs, size_t 
     mtplx_status st;
     for (size_t i = 0; i < n; i++) {
         int64_t entries = (int64_t)seqs[i]->n_tokens + MX_MAX_PENDING;
-        st = mx_kv_reserve(m, &seqs[i]->mtp, &m->geometry.mtp_kv, entries, err);
+        st = mx_kv_reserve(&seqs[i]->mtp, entries, err);
         if (st != MTPLX_OK)
             return st;
     }

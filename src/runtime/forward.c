@@ -2,6 +2,7 @@
  * of at most max_rows. The invariants of the state it moves are in seq.h. */
 #include "runtime/forward.h"
 
+#include "runtime/capture.h"
 #include "runtime/history.h"
 
 #include <stdlib.h>
@@ -45,6 +46,12 @@ static mtplx_status check_run(const mtplx_model *m, const mtplx_row *rows, size_
             if (rows[i].position[a] < 0 || rows[i].position[a] > MAX_POSITION)
                 return mx_error(err, MTPLX_ERR_ARGUMENT, "position %d is outside 0..%d",
                                 rows[i].position[a], MAX_POSITION);
+    if (m->geometry.has_mtp && s->n_tokens && s->n_lag == 0 && /* Q4: cut */
+        rows[0].token != s->tokens[s->n_tokens])
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "a sequence restored in the middle of a snapshot goes on with token %d of "
+                        "that snapshot, not with %d",
+                        s->tokens[s->n_tokens], rows[0].token);
     for (size_t i = 0; i < count; i++)
         if (rows[i].token < 0 || rows[i].token >= m->geometry.vocab)
             return mx_error(err, MTPLX_ERR_ARGUMENT, "token %d is outside the vocabulary of %d",
@@ -87,16 +94,14 @@ static mtplx_status grow_tokens(mtplx_seq *s, size_t more, mtplx_error *err)
     return MTPLX_OK;
 }
 
-static mtplx_status reserve_run(mtplx_model *m, mtplx_seq *s, size_t count, mtplx_forward_mode mode,
+static mtplx_status reserve_run(mtplx_seq *s, size_t count, mtplx_forward_mode mode,
                                 mtplx_error *err)
 {
     int64_t entries = (int64_t)(s->n_tokens + count);
     mtplx_status st;
-    if ((st = mx_kv_reserve(m, &s->kv, &m->geometry.kv, entries, err)) != MTPLX_OK ||
+    if ((st = mx_kv_reserve(&s->kv, entries, err)) != MTPLX_OK ||
+        (st = mx_kv_reserve(&s->mtp, entries + MX_MAX_PENDING, err)) != MTPLX_OK ||
         (st = grow_tokens(s, count, err)) != MTPLX_OK)
-        return st;
-    if (m->geometry.has_mtp && (st = mx_kv_reserve(m, &s->mtp, &m->geometry.mtp_kv,
-                                                   entries + MX_MAX_PENDING, err)) != MTPLX_OK)
         return st;
     return mode == MTPLX_VERIFY ? mx_seq_need_verify(s, err) : MTPLX_OK;
 }
@@ -120,7 +125,7 @@ static mtplx_status reserve_all(struct call *c, mtplx_error *err)
     mtplx_status st;
     for (size_t i = 0, k; i < c->n; i += k) {
         k = run_length(c->rows, c->n, i);
-        if ((st = reserve_run(m, c->rows[i].seq, k, c->mode, err)) != MTPLX_OK)
+        if ((st = reserve_run(c->rows[i].seq, k, c->mode, err)) != MTPLX_OK)
             return st;
     }
     if ((st = mx_devbuf_need(m, &m->hidden, chunk * hidden * sizeof(float), err)) != MTPLX_OK ||
@@ -143,18 +148,11 @@ static mtplx_status reserve_all(struct call *c, mtplx_error *err)
 
 /* ---- One chunk ---------------------------------------------------------------------------- */
 
-/* The text position after a row: one past its largest axis. */
-static int32_t position_after(const int32_t p[3])
-{
-    int32_t most = p[0] > p[1] ? p[0] : p[1];
-    return (most > p[2] ? most : p[2]) + 1;
-}
-
 static void fill_position(const mtplx_row *row, int32_t *next, int32_t out[3])
 {
     for (int a = 0; a < 3; a++)
         out[a] = row->position ? row->position[a] : *next;
-    *next = position_after(out);
+    *next = mx_position_after(out);
 }
 
 /* Segments of rows [at, at + count) of the call. A sequence's earlier chunks are committed already,
@@ -186,6 +184,8 @@ static void build_batch(const struct call *c, size_t at, size_t count, struct mx
             .rec_out = verify ? NULL : s->rec,
             .tape = verify ? s->tape : NULL,
         };
+        if (s->captures && !verify)
+            mx_capture_begin(s, &mem.segs[segs - 1]);
     }
     *b = (struct mx_batch){(int)count, segs, mem.tokens, mem.positions, mem.segs};
 }
@@ -230,8 +230,10 @@ static void settle_chunk(struct call *c, const struct mx_batch *b, size_t at)
             d->ops->copy(d, s->pending_hidden, rows, k * hidden * sizeof(float));
             continue;
         }
-        s->next_pos = position_after(b->positions + 3 * (row0 + k - 1));
+        s->next_pos = mx_position_after(b->positions + 3 * (row0 + k - 1));
         mx_history_commit(s, b->tokens + row0, rows, k);
+        if (s->captures)
+            mx_capture_settle(s, k, b->positions + 3 * row0, rows);
     }
 }
 
@@ -280,6 +282,9 @@ mtplx_status mx_forward(mtplx_model *m, const mtplx_row *rows, size_t n, mtplx_f
         count = chunk_rows(&c, at);
         run_chunk(&c, at, count);
     }
+    for (size_t i = 0; i < n; i += run_length(rows, n, i))
+        if (rows[i].seq->captures)
+            mx_capture_finish(rows[i].seq);
     m->device->ops->sync(m->device);
     if (result)
         *result = (mtplx_forward_result){

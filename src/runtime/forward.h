@@ -6,6 +6,13 @@
 
 #include "runtime/seq.h"
 
+/* The text position after a row: one past its largest axis. */
+static inline int32_t mx_position_after(const int32_t p[3])
+{
+    int32_t most = p[0] > p[1] ? p[0] : p[1];
+    return (most > p[2] ? most : p[2]) + 1;
+}
+
 /* What the caller wants of a pass besides state. */
 struct mx_want {
     bool hidden;  /* result->hidden */

@@ -36,6 +36,8 @@ void mx_kv_pool_free(struct mx_kv_pool *p);
 
 /* A block with one reference, contents undefined; NULL: no memory. */
 struct mx_kv_block *mx_kv_block_new(struct mx_kv_pool *p);
+/* A new block with the same contents; NULL: no memory. */
+struct mx_kv_block *mx_kv_block_copy(const struct mx_kv_block *from);
 struct mx_kv_block *mx_kv_block_ref(struct mx_kv_block *b);
 void mx_kv_block_unref(struct mx_kv_block *b); /* NULL is allowed */
 /* Whether others hold it too. */

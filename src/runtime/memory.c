@@ -6,14 +6,15 @@
 
 static uint64_t kv_bytes(const struct mx_kv_layout *l, uint64_t blocks, uint64_t table)
 {
-    return l->layers ? blocks * mx_kv_block_bytes(l) + table * sizeof(void *) : 0;
+    return l->layers ? blocks * mx_kv_block_bytes(l) + table * 2 * sizeof(void *) : 0;
 }
 
-/* A cache of `entries` positions, its table as large as growing may have made it. */
+/* A cache of `entries` positions, its table as large as growing may have made it, and the copy of a
+ * block that a snapshot goes on holding. */
 static uint64_t kv_bytes_for(const struct mx_kv_layout *l, uint64_t entries)
 {
     uint64_t blocks = (entries + MX_KV_BLOCK - 1) / MX_KV_BLOCK;
-    return kv_bytes(l, blocks, blocks + blocks / 2 + 8);
+    return kv_bytes(l, blocks + 1, blocks + blocks / 2 + 8);
 }
 
 /* Everything of a sequence that does not grow: without what only a verify pass needs when it has

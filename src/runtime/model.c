@@ -305,6 +305,11 @@ static mtplx_status open_exec(mtplx_model *m, int max_rows, mtplx_error *err)
                         MAX_ROWS);
     m->exec.device = d;
     m->exec.max_rows = rows;
+    m->kv_pool = mx_kv_pool_new(d, &m->geometry.kv);
+    if (m->geometry.has_mtp)
+        m->mtp_pool = mx_kv_pool_new(d, &m->geometry.mtp_kv);
+    if (!m->kv_pool || (m->geometry.has_mtp && !m->mtp_pool))
+        return mx_error_nomem(err, "the KV block pools", 2 * sizeof(void *));
     for (int i = 0; i < MX_MAX_SCRATCH && m->geometry.scratch[i]; i++) {
         size_t bytes = (size_t)rows * (size_t)m->geometry.scratch[i] * sizeof(float);
         m->exec.scratch[i] = d->ops->alloc(d, bytes);
@@ -535,6 +540,8 @@ static void free_device_side(mtplx_model *m)
     for (int i = 0; i < MX_MAX_SCRATCH; i++)
         if (m->exec.scratch[i])
             d->ops->free(d, m->exec.scratch[i]);
+    mx_kv_pool_free(m->kv_pool);
+    mx_kv_pool_free(m->mtp_pool);
     mx_weights_free(&m->weights);
     mx_device_close(d);
 }

@@ -9,6 +9,7 @@
 #include "families/loader.h"
 #include "runtime/depth.h"
 #include "runtime/draft_vocab.h"
+#include "runtime/kv_pool.h"
 #include "runtime/misses.h"
 #include "runtime/state.h"
 #include "text/chat.h"
@@ -55,7 +56,8 @@ struct mtplx_model {
     int32_t stops[MX_MAX_STOPS];
     int n_stops;
     struct mx_draft_vocab draft;
-    struct mx_misses *misses; /* NULL: not recorded; used under `lock` */
+    struct mx_misses *misses;              /* NULL: not recorded; used under `lock` */
+    struct mx_kv_pool *kv_pool, *mtp_pool; /* blocks of the two caches; mtp_pool NULL: no head */
     mtplx_model_info info;
     char quantization[64];
 

@@ -1,39 +1,102 @@
 /* Sequences: memory of one timeline. The invariants are in seq.h. */
+#include "runtime/capture.h"
 #include "runtime/forward.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-mtplx_status mx_kv_reserve(mtplx_model *m, struct mx_kv_cache *c, const struct mx_kv_layout *l,
-                           int64_t entries, mtplx_error *err)
+/* ---- KV caches ---------------------------------------------------------------------------- */
+
+static mtplx_status grow_table(struct mx_kv_cache *c, size_t want, mtplx_error *err)
 {
-    size_t want = ((size_t)entries + MX_KV_BLOCK - 1) / MX_KV_BLOCK;
-    size_t bytes = mx_kv_block_bytes(l);
-    if (l->layers == 0 || want <= c->n_blocks)
+    size_t cap = want + want / 2 + 8, bytes = cap * sizeof *c->blocks;
+    if (want <= c->cap_blocks)
         return MTPLX_OK;
-    if (want > c->cap_blocks) {
-        size_t cap = want + want / 2 + 8;
-        void **grown = (void **)realloc((void *)c->blocks, cap * sizeof *grown);
-        if (!grown)
-            return mx_error_nomem(err, "the KV block table", cap * sizeof *grown);
-        c->blocks = grown;
-        c->cap_blocks = cap;
-    }
+    void **blocks = (void **)realloc((void *)c->blocks, bytes);
+    if (!blocks)
+        return mx_error_nomem(err, "the KV block table", bytes);
+    c->blocks = blocks;
+    struct mx_kv_block **own = (struct mx_kv_block **)realloc((void *)c->own, bytes);
+    if (!own)
+        return mx_error_nomem(err, "the KV block table", bytes);
+    c->own = own;
+    c->cap_blocks = cap;
+    return MTPLX_OK;
+}
+
+static void put_block(struct mx_kv_cache *c, size_t i, struct mx_kv_block *b)
+{
+    c->own[i] = b;
+    c->blocks[i] = b->data;
+}
+
+/* Copy on write. */
+static mtplx_status own_block(struct mx_kv_cache *c, size_t i, mtplx_error *err)
+{
+    struct mx_kv_block *b = mx_kv_block_copy(c->own[i]);
+    if (!b)
+        return mx_error_nomem(err, "a KV cache block", mx_kv_pool_block_bytes(c->pool));
+    mx_kv_block_unref(c->own[i]);
+    put_block(c, i, b);
+    return MTPLX_OK;
+}
+
+mtplx_status mx_kv_reserve(struct mx_kv_cache *c, int64_t entries, mtplx_error *err)
+{
+    size_t want = mx_kv_blocks_for(entries), at = (size_t)c->len / MX_KV_BLOCK;
+    mtplx_status st = MTPLX_OK;
+    if (!c->pool || mx_kv_pool_block_bytes(c->pool) == 0)
+        return MTPLX_OK;
+    if (at < c->n_blocks && mx_kv_block_shared(c->own[at])) /* Q6: no later one is */
+        st = own_block(c, at, err);
+    if (st != MTPLX_OK || want <= c->n_blocks || (st = grow_table(c, want, err)) != MTPLX_OK)
+        return st;
     while (c->n_blocks < want) {
-        void *p = m->device->ops->alloc(m->device, bytes);
-        if (!p)
-            return mx_error_nomem(err, "a KV cache block", bytes);
-        c->blocks[c->n_blocks++] = p;
+        struct mx_kv_block *b = mx_kv_block_new(c->pool);
+        if (!b)
+            return mx_error_nomem(err, "a KV cache block", mx_kv_pool_block_bytes(c->pool));
+        put_block(c, c->n_blocks++, b);
     }
     return MTPLX_OK;
 }
 
-static void kv_free(mtplx_model *m, struct mx_kv_cache *c)
+mtplx_status mx_kv_share(struct mx_kv_cache *c, struct mx_kv_block *const *blocks, int64_t len,
+                         mtplx_error *err)
+{
+    size_t n = c->pool && mx_kv_pool_block_bytes(c->pool) ? mx_kv_blocks_for(len) : 0;
+    mtplx_status st = grow_table(c, n, err);
+    if (st != MTPLX_OK)
+        return st;
+    for (size_t i = 0; i < n; i++)
+        put_block(c, i, mx_kv_block_ref(blocks[i]));
+    c->n_blocks = n;
+    c->len = len;
+    return MTPLX_OK;
+}
+
+static void kv_free(struct mx_kv_cache *c)
 {
     for (size_t i = 0; i < c->n_blocks; i++)
-        m->device->ops->free(m->device, c->blocks[i]);
+        mx_kv_block_unref(c->own[i]);
     free((void *)c->blocks);
+    free((void *)c->own);
 }
+
+/* Empties a cache and keeps the blocks that nobody else holds. */
+static void kv_reset(struct mx_kv_cache *c)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < c->n_blocks; i++) {
+        if (mx_kv_block_shared(c->own[i]))
+            mx_kv_block_unref(c->own[i]);
+        else
+            put_block(c, kept++, c->own[i]);
+    }
+    c->n_blocks = kept;
+    c->len = 0;
+}
+
+/* ---- Sequences ---------------------------------------------------------------------------- */
 
 size_t mx_seq_slab_floats(const mtplx_model *m)
 {
@@ -74,6 +137,8 @@ mtplx_seq *mtplx_seq_new(mtplx_model *m, mtplx_error *err)
         return NULL;
     }
     s->model = m;
+    s->kv.pool = m->kv_pool;
+    s->mtp.pool = m->mtp_pool;
     if (slab)
         s->rec = floats(m, slab);
     if (m->geometry.has_mtp) {
@@ -97,8 +162,9 @@ void mtplx_seq_free(mtplx_seq *s)
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         if (owned[i])
             m->device->ops->free(m->device, owned[i]);
-    kv_free(m, &s->kv);
-    kv_free(m, &s->mtp);
+    mx_captures_free(s);
+    kv_free(&s->kv);
+    kv_free(&s->mtp);
     free(s->tokens);
     free(s);
 }
@@ -132,20 +198,10 @@ void mtplx_seq_reset(mtplx_seq *s)
     }
     s->n_tokens = 0;
     s->next_pos = 0;
-    s->kv.len = s->mtp.len = 0;
+    kv_reset(&s->kv);
+    kv_reset(&s->mtp);
+    mx_captures_free(s);
     s->pending = s->n_lag = s->n_drafts = 0;
-}
-
-static mtplx_status kv_copy(mtplx_model *m, struct mx_kv_cache *to, const struct mx_kv_cache *from,
-                            const struct mx_kv_layout *l, mtplx_error *err)
-{
-    mtplx_status st = mx_kv_reserve(m, to, l, from->len, err);
-    if (st != MTPLX_OK)
-        return st;
-    for (size_t i = 0; i < to->n_blocks; i++)
-        m->device->ops->copy(m->device, to->blocks[i], from->blocks[i], mx_kv_block_bytes(l));
-    to->len = from->len;
-    return MTPLX_OK;
 }
 
 static mtplx_status fork_into(mtplx_seq *to, const mtplx_seq *from, mtplx_error *err)
@@ -154,14 +210,15 @@ static mtplx_status fork_into(mtplx_seq *to, const mtplx_seq *from, mtplx_error 
     const struct mx_device_ops *ops = m->device->ops;
     size_t slab = mx_seq_slab_floats(m), hidden = (size_t)m->geometry.hidden;
     mtplx_status st;
-    if ((st = kv_copy(m, &to->kv, &from->kv, &m->geometry.kv, err)) != MTPLX_OK ||
-        (st = kv_copy(m, &to->mtp, &from->mtp, &m->geometry.mtp_kv, err)) != MTPLX_OK)
+    size_t known = mx_known_tokens(from->n_tokens, from->mtp.len);
+    if ((st = mx_kv_share(&to->kv, from->kv.own, from->kv.len, err)) != MTPLX_OK ||
+        (st = mx_kv_share(&to->mtp, from->mtp.own, from->mtp.len, err)) != MTPLX_OK)
         return st;
     to->tokens = malloc((from->n_tokens + 1) * sizeof *to->tokens);
     if (!to->tokens)
         return mx_error_nomem(err, "a sequence's tokens", from->n_tokens * sizeof *to->tokens);
-    if (from->n_tokens)
-        memcpy(to->tokens, from->tokens, from->n_tokens * sizeof *to->tokens);
+    if (known)
+        memcpy(to->tokens, from->tokens, known * sizeof *to->tokens);
     to->n_tokens = from->n_tokens;
     to->cap_tokens = from->n_tokens + 1;
     to->next_pos = from->next_pos;

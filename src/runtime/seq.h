@@ -9,15 +9,21 @@
  *       mtp.len entries stand for tokens 1 .. mtp.len.
  *   Q4  lag holds the trunk hiddens of tokens mtp.len .. n_tokens - 1 (rows lag[0 .. n_lag)), the
  *       ones not yet paired: n_lag == n_tokens - mtp.len, at least 1 once a token is committed.
+ *       The one exception: a sequence restored from a cut snapshot has the MTP entry of its next
+ *       token already, mtp.len == n_tokens. tokens[n_tokens] is that token, and no other may come.
  *   Q5  Draft entries lie behind mtp.len. The first pairs a token with a true trunk hidden, so it
- *       becomes history when that very token is committed next; the others are dropped. */
+ *       becomes history when that very token is committed next; the others are dropped.
+ *   Q6  A block that starts at or behind len is the sequence's alone; those before may be shared,
+ *       the last of them until mx_kv_reserve(), which comes before every pass. */
 #ifndef MX_RUNTIME_SEQ_H
 #define MX_RUNTIME_SEQ_H
 
 #include "runtime/model.h"
 
 struct mx_kv_cache {
-    void **blocks;
+    struct mx_kv_pool *pool;  /* NULL: the model has no such cache */
+    void **blocks;            /* data of the blocks, as kernels want them */
+    struct mx_kv_block **own; /* the blocks; one reference each */
     size_t n_blocks, cap_blocks;
     int64_t len; /* committed entries */
 };
@@ -45,11 +51,29 @@ struct mtplx_seq {
     int n_drafts;
     int32_t first_draft;
     float *draft_hidden; /* [hidden]: recursion state of the last draft step */
+
+    struct mx_captures *captures; /* capture.h; NULL: none were asked for */
 };
 
-/* Makes room for `entries` positions in a cache of this layout. */
-mtplx_status mx_kv_reserve(mtplx_model *m, struct mx_kv_cache *c, const struct mx_kv_layout *l,
-                           int64_t entries, mtplx_error *err);
+/* Blocks of `entries` positions. */
+static inline size_t mx_kv_blocks_for(int64_t entries)
+{
+    return ((size_t)entries + MX_KV_BLOCK - 1) / MX_KV_BLOCK;
+}
+
+/* Makes room for `entries` positions, of which those from len on may be written afterwards: copies
+ * the block of entry len if others hold it too. On an error the cache holds what it held. */
+mtplx_status mx_kv_reserve(struct mx_kv_cache *c, int64_t entries, mtplx_error *err);
+
+/* Fills an empty cache with `len` entries in blocks that are shared from now on. */
+mtplx_status mx_kv_share(struct mx_kv_cache *c, struct mx_kv_block *const *blocks, int64_t len,
+                         mtplx_error *err);
+
+/* Tokens of a sequence or snapshot that count: those committed, and the one to come of Q4. */
+static inline size_t mx_known_tokens(size_t n, int64_t mtp_len)
+{
+    return n + (n > 0 && mtp_len == (int64_t)n);
+}
 
 size_t mx_seq_slab_floats(const mtplx_model *m);
 size_t mx_seq_tape_floats(const mtplx_model *m);

@@ -53,8 +53,9 @@ mtplx_seq *mx_snapshot_restore(const mtplx_snapshot *s, mtplx_error *err);
  * without recurrent layers. */
 bool mx_snapshot_can_cut(const mtplx_model *m);
 /* A new snapshot of the first n tokens, 0 < n < s->n, where mx_snapshot_can_cut(); shares all
- * blocks. It must go on with token s->tokens[n] (whose MTP entry it has already: S1 becomes
- * mtp_len == n, n_lag == 0). NULL: no memory. */
+ * blocks. It must go on with token s->tokens[n] (whose MTP entry it may have already: S1 becomes
+ * mtp_len == n, n_lag == 0, and its tokens[n] is that token; a forward pass with another one is an
+ * ARGUMENT error). NULL: no memory, or the tokens were not at the positions of plain text. */
 mtplx_snapshot *mx_snapshot_cut(const mtplx_snapshot *s, size_t n);
 
 /* Bytes of what it does not share: slab, lag, tokens, tables. */
@@ -62,6 +63,17 @@ uint64_t mx_snapshot_own_bytes(const mtplx_snapshot *s);
 /* Those of any snapshot of n tokens of this model; of a KV block object (trunk block and MTP block)
  * and of the recurrent slab. */
 uint64_t mx_snapshot_own_bytes_for(const mtplx_model *m, size_t n);
+
+/* ---- Parts, for those who make snapshots (captures, the cold tier) ------------------------- */
+
+/* An empty snapshot with one reference; with an undefined slab where asked for and the model has
+ * one. NULL: no memory. */
+mtplx_snapshot *mx_snapshot_new(mtplx_model *m, bool slab);
+/* Copies `n` rows [hidden] of device memory. False: no memory. */
+bool mx_snapshot_set_lag(mtplx_snapshot *s, const float *rows, int n);
+/* Tokens and block references of the sequence's first snap->n tokens and snap->mtp_len MTP entries.
+ * False: no memory; the snapshot can be freed. */
+bool mx_snapshot_set_history(mtplx_snapshot *snap, const mtplx_seq *s);
 
 /* ---- Captures ----------------------------------------------------------------------------- */
 

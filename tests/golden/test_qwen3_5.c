@@ -195,8 +195,7 @@ static void check_mtp_depths(struct fixture *f)
         char name[32];
         int32_t tokens[T_MAX];
         mtplx_seq *own = new_seq(f->m);
-        assert_int_equal(mx_kv_reserve(f->m, &own->mtp, &f->m->geometry.mtp_kv, f->t, NULL),
-                         MTPLX_OK);
+        assert_int_equal(mx_kv_reserve(&own->mtp, f->t, NULL), MTPLX_OK);
         for (int i = 0; i < f->t; i++)
             tokens[i] = f->ids[(i + k) % f->t];
         mx_mtp_run(own, 0, tokens, in, rows, out);

@@ -95,6 +95,15 @@ static void row_to_tape(const struct mx_gdn *a, const struct mx_seg *s, int t, i
     row.alpha[hr->h] = hr->alpha[i];
 }
 
+/* Rows of the piece that starts at row t: it ends where a capture wants the state. */
+static int piece_rows(const struct mx_seg *s, int t, int capture)
+{
+    int rows = s->rows - t < MAX_ROWS ? s->rows - t : MAX_ROWS;
+    if (capture < s->n_captures && s->captures[capture].row - t + 1 < rows)
+        rows = s->captures[capture].row - t + 1;
+    return rows;
+}
+
 static void scan_head(void *arg, int task, int thread)
 {
     const struct gdn_job *job = arg;
@@ -112,8 +121,8 @@ static void scan_head(void *arg, int task, int thread)
     int64_t ldy = (int64_t)l->value_heads * l->dv;
     const float *in = s->rec_in + at;
     float *out = s->rec_out ? s->rec_out + at : hr.v + MAX_ROWS * l->dv;
-    for (int t = 0; t < s->rows; t += MAX_ROWS) {
-        int rows = s->rows - t < MAX_ROWS ? s->rows - t : MAX_ROWS;
+    for (int t = 0, rows, c = 0; t < s->rows; t += rows) {
+        rows = piece_rows(s, t, c);
         for (int i = 0; i < rows; i++)
             prepare_row(job, s, t + i, i, &hr);
         float *y = a->y + (s->row0 + t) * ldy + (int64_t)h * l->dv;
@@ -125,6 +134,8 @@ static void scan_head(void *arg, int task, int thread)
             if (s->tape)
                 row_to_tape(a, s, t + i, i, &hr);
         }
+        if (c < s->n_captures && s->captures[c].row == t + rows - 1)
+            memcpy(s->captures[c++].slab + at, out, (size_t)(l->dk * l->dv) * sizeof *out);
     }
 }
 
@@ -149,6 +160,9 @@ static void finish_segment(void *arg, int task, int thread)
     const struct mx_seg *s = &a->batch->segs[task];
     int64_t dim = mx_gdn_conv_dim(l), at = a->layer * mx_gdn_layer_floats(l);
     const float *x = a->qkv + s->row0 * a->ldqkv;
+    for (int c = 0; c < s->n_captures; c++) /* before rec_out, which may be rec_in */
+        shift_tail(s->rec_in + at, x, a->ldqkv, s->captures[c].row + 1, l->kernel - 1, dim,
+                   s->captures[c].slab + at);
     if (s->rec_out)
         shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
     for (int t = 0; s->tape && t < s->rows; t++)

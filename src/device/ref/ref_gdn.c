@@ -135,9 +135,11 @@ static void scan_head(void *arg, int task, int thread)
         a->layer * mx_gdn_layer_floats(l) + mx_gdn_conv_floats(l) + (int64_t)h * l->dk * l->dv;
     const float *state = s->rec_in + at;
     float *out = s->rec_out ? s->rec_out + at : job->ref->states + thread * MX_REF_STATE;
-    for (int t = 0; t < s->rows; t++) {
+    for (int t = 0, c = 0; t < s->rows; t++) {
         head_row(a, s, t, h, state, out);
         state = out;
+        if (c < s->n_captures && s->captures[c].row == t)
+            memcpy(s->captures[c++].slab + at, out, (size_t)(l->dk * l->dv) * sizeof *out);
     }
 }
 
@@ -162,6 +164,9 @@ static void finish_segment(void *arg, int task, int thread)
     const struct mx_seg *s = &a->batch->segs[task];
     int64_t dim = mx_gdn_conv_dim(l), at = a->layer * mx_gdn_layer_floats(l);
     const float *x = a->qkv + s->row0 * a->ldqkv;
+    for (int c = 0; c < s->n_captures; c++) /* before rec_out, which may be rec_in */
+        shift_tail(s->rec_in + at, x, a->ldqkv, s->captures[c].row + 1, l->kernel - 1, dim,
+                   s->captures[c].slab + at);
     if (s->rec_out)
         shift_tail(s->rec_in + at, x, a->ldqkv, s->rows, l->kernel - 1, dim, s->rec_out + at);
     for (int t = 0; s->tape && t < s->rows; t++)

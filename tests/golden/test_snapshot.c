@@ -1,0 +1,534 @@
+/* Snapshots: a restored sequence goes on bit for bit like one that read the tokens itself, whatever
+ * happened to the original since, and blocks are shared until somebody writes. */
+#include "golden.h"
+
+#include "runtime/forward.h"
+#include "runtime/snapshot.h"
+
+enum { MOST = 700, VOCAB = 320, STEPS = 3, NEW_TOKENS = 24 };
+
+static int32_t ids[MOST];
+
+static mtplx_model *open_tiny(const char *device, int max_rows)
+{
+    mtplx_load_options o = {.device = device, .threads = 2, .max_rows = max_rows};
+    uint32_t x = 12345;
+    for (int i = 0; i < MOST; i++) {
+        x = x * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((x >> 16) % VOCAB);
+    }
+    return load_or_fail(src_path("tests/golden/qwen3_5_text"), &o);
+}
+
+static mtplx_seq *new_seq(mtplx_model *m)
+{
+    mtplx_seq *s = mtplx_seq_new(m, NULL);
+    assert_non_null(s);
+    return s;
+}
+
+static void feed(mtplx_seq *s, const int32_t *tokens, size_t n)
+{
+    mtplx_row rows[MOST];
+    mtplx_error err = {0};
+    for (size_t i = 0; i < n; i++)
+        rows[i] = (mtplx_row){.seq = s, .token = tokens[i]};
+    if (mtplx_forward(s->model, rows, n, MTPLX_COMMIT, false, NULL, &err) != MTPLX_OK)
+        fail_msg("forward: %s", err.message);
+}
+
+/* Feeds ids up to n tokens in passes of `step`. */
+static void feed_to(mtplx_seq *s, size_t n, size_t step)
+{
+    while (mtplx_seq_length(s) < n) {
+        size_t at = mtplx_seq_length(s), k = n - at < step ? n - at : step;
+        feed(s, ids + at, k);
+    }
+}
+
+static mtplx_seq *cold(mtplx_model *m, size_t n)
+{
+    mtplx_seq *s = new_seq(m);
+    feed_to(s, n, MOST);
+    return s;
+}
+
+static mtplx_snapshot *snap(mtplx_seq *s)
+{
+    mtplx_error err = {0};
+    mtplx_snapshot *p = mtplx_seq_snapshot(s, &err);
+    if (!p)
+        fail_msg("snapshot: %s", err.message);
+    return p;
+}
+
+static mtplx_seq *restore(const mtplx_snapshot *p)
+{
+    mtplx_error err = {0};
+    mtplx_seq *s = mtplx_seq_restore(p, &err);
+    if (!s)
+        fail_msg("restore: %s", err.message);
+    return s;
+}
+
+/* What a sequence thinks: logits and hidden of the token that comes next in ids, then of a chain of
+ * drafts, which read the MTP cache and the lag. */
+struct probe {
+    float logits[1 + STEPS][VOCAB], hidden[64];
+};
+
+static struct probe probe(mtplx_seq *s)
+{
+    struct probe p;
+    mtplx_forward_result r;
+    mtplx_seq *t = mtplx_seq_fork(s, NULL);
+    mtplx_row row = {.seq = t, .token = ids[mtplx_seq_length(s)], .want_logits = true};
+    assert_int_equal(mtplx_forward(s->model, &row, 1, MTPLX_COMMIT, true, &r, NULL), MTPLX_OK);
+    memcpy(p.logits[0], r.logits, sizeof p.logits[0]);
+    memcpy(p.hidden, r.hidden, sizeof p.hidden);
+    for (int i = 0; i < STEPS; i++) {
+        int32_t token = ids[mtplx_seq_length(s) + 1 + (size_t)i];
+        assert_int_equal(mtplx_draft(s->model, &t, &token, 1, &r, NULL), MTPLX_OK);
+        memcpy(p.logits[1 + i], r.logits, sizeof p.logits[0]);
+    }
+    mtplx_seq_free(t);
+    return p;
+}
+
+static void check_like(mtplx_seq *s, const struct probe *want, size_t n, const char *what)
+{
+    struct probe have = probe(s);
+    assert_int_equal(mtplx_seq_length(s), n);
+    if (memcmp(have.hidden, want->hidden, sizeof have.hidden) != 0)
+        fail_msg("%s, %zu tokens: another hidden state", what, n);
+    for (int i = 0; i <= STEPS; i++)
+        if (memcmp(have.logits[i], want->logits[i], sizeof have.logits[i]) != 0)
+            fail_msg("%s, %zu tokens: other logits at step %d", what, n, i);
+}
+
+/* A snapshot of n tokens is what a cold run of them would be. */
+static void check_snapshot(mtplx_snapshot *p, size_t n, const char *what)
+{
+    size_t count;
+    const int32_t *tokens = mtplx_snapshot_tokens(p, &count);
+    assert_int_equal(count, n);
+    assert_memory_equal(tokens, ids, n * sizeof *ids);
+    assert_int_equal(p->n_kv, mx_kv_blocks_for((int64_t)n));
+    assert_true(p->mtp_len <= (int64_t)n - 1);
+    assert_int_equal(p->n_lag, (int64_t)n - p->mtp_len);
+    mtplx_seq *c = cold(p->model, n), *s = restore(p);
+    struct probe want = probe(c);
+    check_like(s, &want, n, what);
+    feed_to(c, n + 90, MOST);
+    feed_to(s, n + 90, 7);
+    want = probe(c);
+    check_like(s, &want, n + 90, what);
+    mtplx_seq_free(c);
+    mtplx_seq_free(s);
+}
+
+static uint64_t used_bytes(struct mx_kv_pool *p)
+{
+    uint64_t used, idle;
+    mx_kv_pool_bytes(p, &used, &idle);
+    return used;
+}
+
+static void close_model(mtplx_model *m)
+{
+    assert_int_equal(used_bytes(m->kv_pool), 0); /* every block is back */
+    assert_int_equal(used_bytes(m->mtp_pool), 0);
+    mtplx_model_free(m);
+}
+
+/* ---- Take and restore --------------------------------------------------------------------- */
+
+static const char *const devices[] = {"ref", "cpu"};
+
+static void test_restore(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 2, 6, 63, 64, 65, 128, 200};
+    for (int d = 0; d < 2; d++) {
+        mtplx_model *m = open_tiny(devices[d], 0);
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            size_t n = lengths[i];
+            mtplx_seq *s = new_seq(m);
+            feed_to(s, n, i % 2 ? 3 : MOST); /* short passes leave a lag */
+            struct probe want = probe(s);
+            mtplx_snapshot *p = snap(s);
+            check_like(s, &want, n, "after a snapshot");
+            check_snapshot(p, n, "fresh");
+            feed(s, ids + 300, 100); /* another way on: copies the block it writes */
+            check_snapshot(p, n, "original went on");
+            mtplx_seq_reset(s);
+            feed(s, ids + 100, 150);
+            check_snapshot(p, n, "original was reset");
+            mtplx_seq *a = restore(p), *b = restore(p);
+            feed(a, ids + 400, 30);
+            mtplx_snapshot_free(p);
+            mtplx_seq_free(s);
+            mtplx_seq_free(a);
+            check_like(b, &want, n, "all others are gone");
+            mtplx_seq_free(b);
+        }
+        close_model(m);
+    }
+}
+
+static void test_take_over(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    for (size_t n = 1; n < 140; n += 23) {
+        mtplx_snapshot *p = mx_snapshot_take_over(cold(m, n), NULL);
+        assert_non_null(p);
+        check_snapshot(p, n, "taken over");
+        mtplx_snapshot *q = mx_snapshot_ref(p);
+        mx_snapshot_unref(p);
+        check_snapshot(q, n, "taken over");
+        mx_snapshot_unref(q);
+    }
+    mtplx_error err = {0};
+    assert_null(mx_snapshot_take_over(new_seq(m), &err));
+    assert_int_equal(err.status, MTPLX_ERR_ARGUMENT);
+    close_model(m);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    mtplx_seq *s = new_seq(m);
+    mtplx_error err = {0};
+    assert_null(mtplx_seq_snapshot(s, &err));
+    assert_int_equal(err.status, MTPLX_ERR_ARGUMENT);
+    feed(s, ids, 5);
+    mtplx_row row = {.seq = s, .token = 1};
+    assert_int_equal(mtplx_forward(m, &row, 1, MTPLX_VERIFY, false, NULL, NULL), MTPLX_OK);
+    assert_null(mtplx_seq_snapshot(s, &err));
+    assert_int_equal(err.status, MTPLX_ERR_ARGUMENT);
+    assert_non_null(strstr(err.message, "pending"));
+    assert_int_equal(mtplx_seq_commit(s, 0, NULL), MTPLX_OK);
+    mtplx_snapshot *p = snap(s);
+    check_snapshot(p, 5, "after a rejected block");
+    mtplx_snapshot_free(p);
+    mtplx_snapshot_free(NULL);
+    mtplx_seq_free(s);
+    close_model(m);
+}
+
+/* Drafts and verify rows lie behind the end, also over a block border, and are nobody's history. */
+static void test_while_drafting(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    for (size_t n = 58; n < 68; n++) {
+        mtplx_seq *s = cold(m, n);
+        struct probe want = probe(s);
+        mtplx_row rows[4];
+        for (size_t i = 0; i < 4; i++) {
+            int32_t token = ids[n + i];
+            assert_int_equal(mtplx_draft(m, &s, &token, 1, NULL, NULL), MTPLX_OK);
+            rows[i] = (mtplx_row){.seq = s, .token = token};
+        }
+        mtplx_snapshot *p = snap(s);
+        assert_int_equal(mtplx_forward(m, rows, 4, MTPLX_VERIFY, false, NULL, NULL), MTPLX_OK);
+        assert_int_equal(mtplx_seq_commit(s, 3, NULL), MTPLX_OK);
+        mtplx_seq *back = restore(p), *c = cold(m, n + 3);
+        check_like(back, &want, n, "taken between drafts");
+        check_snapshot(p, n, "taken between drafts");
+        want = probe(c);
+        check_like(s, &want, n + 3, "committed afterwards");
+        mtplx_seq_free(c);
+        mtplx_seq_free(back);
+        mtplx_seq_free(s);
+        mtplx_snapshot_free(p);
+    }
+    close_model(m);
+}
+
+/* ---- Captures ----------------------------------------------------------------------------- */
+
+static size_t take_all(mtplx_seq *s, mtplx_snapshot **out)
+{
+    size_t n = mx_seq_take_captured(s, out, MX_MAX_CAPTURES);
+    assert_int_equal(mx_seq_take_captured(s, out + n, MX_MAX_CAPTURES), 0);
+    return n;
+}
+
+static void check_captures(mtplx_model *m, size_t step)
+{
+    static const size_t at[] = {1, 2, 5, 31, 32, 33, 63, 64, 65, 100, 128, 129, 199, 200};
+    enum { N = sizeof at / sizeof *at };
+    mtplx_snapshot *got[MX_MAX_CAPTURES];
+    mtplx_seq *s = new_seq(m);
+    for (size_t i = 0; i < N; i++)
+        mx_seq_want_capture(s, at[(i * 5) % N]);
+    mx_seq_want_capture(s, 64); /* again */
+    feed_to(s, 200, step);
+    assert_int_equal(take_all(s, got), N);
+    feed(s, ids + 300, 70); /* the original goes on */
+    mtplx_seq_free(s);
+    for (size_t i = 0; i < N; i++) {
+        check_snapshot(got[i], at[i], "captured");
+        mtplx_snapshot_free(got[i]);
+    }
+}
+
+static void test_captures(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *device;
+        int max_rows;
+        size_t step;
+    } cases[] = {{"cpu", 256, MOST}, {"cpu", 64, MOST}, {"cpu", 32, 3},
+                 {"cpu", 256, 1},    {"ref", 64, MOST}, {"cpu", 48, 6}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += SLOW_BUILD ? 2 : 1) {
+        mtplx_model *m = open_tiny(cases[i].device, cases[i].max_rows);
+        check_captures(m, cases[i].step);
+        close_model(m);
+    }
+}
+
+/* Several sequences in one ragged pass of several chunks, each with wants of its own. */
+static void test_ragged_captures(void **state)
+{
+    (void)state;
+    static const size_t before[] = {0, 10, 64, 0}, rows_of[] = {90, 3, 70, 40};
+    static const size_t counts[] = {MX_MAX_CAPTURES, 1, 8, 0};
+    mtplx_model *m = open_tiny("cpu", 64);
+    mtplx_seq *seqs[4];
+    mtplx_row rows[MOST];
+    size_t n = 0;
+    for (int i = 0; i < 4; i++) {
+        seqs[i] = new_seq(m);
+        feed_to(seqs[i], before[i], MOST);
+        for (size_t k = 1; i < 3 && k <= rows_of[i]; k += 1 + (size_t)i * 4)
+            mx_seq_want_capture(seqs[i], before[i] + k);
+        for (size_t k = 0; k < rows_of[i]; k++)
+            rows[n++] = (mtplx_row){.seq = seqs[i], .token = ids[before[i] + k]};
+    }
+    assert_int_equal(mtplx_forward(m, rows, n, MTPLX_COMMIT, false, NULL, NULL), MTPLX_OK);
+    for (int i = 0; i < 4; i++) {
+        mtplx_snapshot *got[MX_MAX_CAPTURES];
+        size_t count = take_all(seqs[i], got);
+        assert_int_equal(count, counts[i]);
+        mtplx_seq_free(seqs[i]);
+        for (size_t k = 0; k < count; k++) {
+            check_snapshot(got[k], before[i] + 1 + k * (1 + (size_t)i * 4), "ragged");
+            mtplx_snapshot_free(got[k]);
+        }
+    }
+    close_model(m);
+}
+
+/* What a want does not survive: decoding past it, a reset; forks do not inherit it. */
+static void test_dropped_captures(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    mtplx_snapshot *got[MX_MAX_CAPTURES];
+    mtplx_seq *s = cold(m, 10);
+    mx_seq_want_capture(s, 10); /* is that long */
+    mx_seq_want_capture(s, 12); /* committed from a verify block */
+    mx_seq_want_capture(s, 20);
+    mtplx_row rows[3] = {{.seq = s, .token = ids[10]}, {.seq = s, .token = ids[11]}, {.seq = s}};
+    assert_int_equal(mtplx_forward(m, rows, 3, MTPLX_VERIFY, false, NULL, NULL), MTPLX_OK);
+    assert_int_equal(mtplx_seq_commit(s, 2, NULL), MTPLX_OK);
+    assert_int_equal(take_all(s, got), 0);
+    mtplx_seq *f = mtplx_seq_fork(s, NULL);
+    feed_to(s, 30, MOST);
+    feed_to(f, 30, MOST);
+    assert_int_equal(take_all(f, got), 0);
+    assert_int_equal(take_all(s, got), 1);
+    check_snapshot(got[0], 20, "wanted before");
+    mtplx_snapshot_free(got[0]);
+    mtplx_seq_free(f);
+
+    for (size_t i = 0; i < 2 * MX_MAX_CAPTURES; i++)
+        mx_seq_want_capture(s, 31 + i);
+    feed_to(s, 40, MOST);
+    assert_int_equal(mx_seq_take_captured(s, got, 2), 2); /* shortest first, the rest stays */
+    check_snapshot(got[0], 31, "first");
+    check_snapshot(got[1], 32, "second");
+    mtplx_snapshot_free(got[0]);
+    mtplx_snapshot_free(got[1]);
+    mtplx_seq_reset(s);
+    feed_to(s, 60, MOST);
+    assert_int_equal(take_all(s, got), 0);
+    mx_seq_want_capture(s, 70);
+    feed_to(s, 80, MOST);
+    mtplx_seq_free(s); /* with a snapshot that nobody took */
+    close_model(m);
+}
+
+/* A pass that is refused changes nothing; the next one captures. */
+static void test_refused_pass(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    mtplx_snapshot *got[MX_MAX_CAPTURES];
+    mtplx_seq *s = cold(m, 10);
+    mx_seq_want_capture(s, 11);
+    mtplx_row rows[2] = {{.seq = s, .token = ids[10]}, {.seq = s, .token = VOCAB}};
+    assert_int_equal(mtplx_forward(m, rows, 2, MTPLX_COMMIT, false, NULL, NULL),
+                     MTPLX_ERR_ARGUMENT);
+    assert_int_equal(take_all(s, got), 0);
+    feed_to(s, 12, MOST);
+    assert_int_equal(take_all(s, got), 1);
+    check_snapshot(got[0], 11, "after a refusal");
+    mtplx_snapshot_free(got[0]);
+    mtplx_seq_free(s);
+    close_model(m);
+}
+
+/* ---- Forks and sharing -------------------------------------------------------------------- */
+
+static void test_forks_diverge(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    for (size_t n = 60; n <= 68; n++) {
+        mtplx_seq *a = cold(m, n), *want = cold(m, n), *other = cold(m, n);
+        mtplx_seq *b = mtplx_seq_fork(a, NULL), *c = mtplx_seq_fork(b, NULL);
+        feed(a, ids + n, 20);
+        feed(want, ids + n, 20);
+        feed(b, ids + 400, 20);
+        feed(other, ids + 400, 20);
+        struct probe p = probe(want), q = probe(other);
+        check_like(a, &p, n + 20, "original");
+        check_like(b, &q, n + 20, "fork");
+        mtplx_seq_free(a);
+        mtplx_seq_free(b);
+        feed(c, ids + n, 20);
+        check_like(c, &p, n + 20, "fork of a fork");
+        mtplx_seq_free(c);
+        mtplx_seq_free(want);
+        mtplx_seq_free(other);
+    }
+    close_model(m);
+}
+
+static void test_sharing(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    mtplx_seq *s = new_seq(m), *forks[5];
+    for (int i = 0; i < 4; i++)
+        feed(s, ids, 500);
+    uint64_t one = used_bytes(m->kv_pool), block = mx_kv_pool_block_bytes(m->kv_pool);
+    assert_int_equal(one, 32 * block); /* 2,000 tokens */
+    for (int i = 0; i < 5; i++)
+        forks[i] = mtplx_seq_fork(s, NULL);
+    assert_int_equal(used_bytes(m->kv_pool), one);
+    for (int i = 0; i < 5; i++)
+        feed(forks[i], ids + i, 20);
+    assert_int_equal(used_bytes(m->kv_pool), one + 5 * block); /* the last block of each */
+    mtplx_snapshot *p = snap(s);
+    assert_true(mtplx_snapshot_bytes(p) >= mx_snapshot_own_bytes(p) + one);
+    assert_true(mx_snapshot_own_bytes_for(m, 2000) >= mx_snapshot_own_bytes(p));
+    for (int i = 0; i < 5; i++)
+        mtplx_seq_free(forks[i]);
+    mtplx_seq_free(s);
+    assert_int_equal(used_bytes(m->kv_pool), one);
+    mtplx_snapshot_free(p);
+    uint64_t used, idle;
+    mx_kv_pool_bytes(m->kv_pool, &used, &idle);
+    assert_true(used == 0 && idle > 0 && idle <= ((uint64_t)32 << 20));
+    mx_kv_pool_trim(m->kv_pool, 3 * block);
+    mx_kv_pool_bytes(m->kv_pool, &used, &idle);
+    assert_int_equal(idle, 3 * block);
+    mx_kv_pool_trim(m->kv_pool, 0);
+    mx_kv_pool_bytes(m->kv_pool, &used, &idle);
+    assert_int_equal(idle, 0);
+    close_model(m);
+}
+
+/* ---- Answers ------------------------------------------------------------------------------ */
+
+struct answer {
+    int32_t tokens[NEW_TOKENS];
+    size_t n;
+    mtplx_gen_stats stats;
+};
+
+static struct answer generate(mtplx_seq *s, size_t prompt, const mtplx_gen_options *o)
+{
+    struct answer a;
+    mtplx_error err = {0};
+    size_t at = mtplx_seq_length(s);
+    mtplx_gen *g = mtplx_gen_new(s, ids + at, prompt - at, o, &err);
+    if (!g)
+        fail_msg("%s", err.message);
+    while (mtplx_gen_finish(g) == MTPLX_FINISH_NONE)
+        assert_int_equal(mtplx_gen_step(g, &err), MTPLX_OK);
+    const int32_t *tokens = mtplx_gen_tokens(g, &a.n);
+    memcpy(a.tokens, tokens, a.n * sizeof *tokens);
+    a.stats = *mtplx_gen_get_stats(g);
+    mtplx_gen_free(g);
+    return a;
+}
+
+static void check_answers(const struct answer *a, const struct answer *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+    assert_memory_equal(a->stats.drafted, b->stats.drafted, sizeof a->stats.drafted);
+    assert_memory_equal(a->stats.accepted, b->stats.accepted, sizeof a->stats.accepted);
+}
+
+static void test_answers(void **state)
+{
+    (void)state;
+    enum { PROMPT = 210 };
+    mtplx_model *m = open_tiny("cpu", 128);
+    for (int i = 0; i < 12; i++) {
+        mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .depth = i % 5, .ignore_stop = true};
+        o.sampling = (mtplx_sampling){.temperature = i % 2 ? 0.9 : 0, .seed = (uint64_t)i};
+        mtplx_snapshot *got[MX_MAX_CAPTURES];
+        mtplx_seq *s = new_seq(m), *t = new_seq(m);
+        struct answer plain = generate(s, PROMPT, &o);
+        mx_seq_want_capture(t, 64);
+        mx_seq_want_capture(t, 131 + (size_t)i);
+        mx_seq_want_capture(t, PROMPT - 1);
+        struct answer captured = generate(t, PROMPT, &o);
+        check_answers(&plain, &captured);
+        mtplx_snapshot *end = snap(t);
+        assert_int_equal(take_all(t, got), 3);
+        for (int k = 0; k < 3; k++) {
+            mtplx_seq *r = restore(got[k]);
+            struct answer again = generate(r, PROMPT, &o);
+            check_answers(&plain, &again);
+            mtplx_seq_free(r);
+            mtplx_snapshot_free(got[k]);
+        }
+        mtplx_seq *r = restore(end); /* the next turn */
+        feed(r, ids + 500, 30);
+        feed(s, ids + 500, 30);
+        assert_int_equal(mtplx_seq_length(r), mtplx_seq_length(s));
+        assert_memory_equal(mtplx_seq_tokens(r), mtplx_seq_tokens(s),
+                            mtplx_seq_length(r) * sizeof *ids);
+        struct probe want = probe(s);
+        check_like(r, &want, mtplx_seq_length(s), "next turn");
+        mtplx_snapshot_free(end);
+        mtplx_seq_free(r);
+        mtplx_seq_free(s);
+        mtplx_seq_free(t);
+    }
+    close_model(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_restore),          cmocka_unit_test(test_take_over),
+        cmocka_unit_test(test_errors),           cmocka_unit_test(test_while_drafting),
+        cmocka_unit_test(test_captures),         cmocka_unit_test(test_ragged_captures),
+        cmocka_unit_test(test_dropped_captures), cmocka_unit_test(test_refused_pass),
+        cmocka_unit_test(test_forks_diverge),    cmocka_unit_test(test_sharing),
+        cmocka_unit_test(test_answers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
