@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define AHEAD 4 /* objects that the disk is asked for before their turn */
+
 /* The key of the n tokens behind `border`, which is the key of what stands before them. */
 static struct mx_cold_key key_behind(struct mx_cold_key border, const int32_t *tokens, size_t n)
 {
@@ -175,18 +177,23 @@ static mtplx_status read_block(struct mx_cold *c, struct mx_state_builder *b, si
 }
 
 /* The snapshot object first: it is what may be missing, and what says whether the rest is of use.
- */
+ * While one object is checked and unpacked, the disk works on the next ones. */
 static mtplx_status read_all(struct mx_cold *c, struct mx_state_builder *b,
                              const struct mx_cold_key *keys, const atomic_bool *cancel,
                              mtplx_error *err)
 {
-    size_t whole = b->shape.whole;
+    size_t whole = b->shape.whole, asked = b->shared;
     mtplx_status st = cancelled(cancel, err);
+    for (; asked < whole && asked < b->shared + AHEAD && st == MTPLX_OK; asked++)
+        mx_cold_prefetch(c, MX_COLD_BLOCK, keys[asked]);
     if (st == MTPLX_OK)
         st = read_snapshot(c, b, keys[whole], err);
-    for (size_t i = b->shared; i < whole && st == MTPLX_OK; i++)
+    for (size_t i = b->shared; i < whole && st == MTPLX_OK; i++) {
+        if (asked < whole)
+            mx_cold_prefetch(c, MX_COLD_BLOCK, keys[asked++]);
         if ((st = cancelled(cancel, err)) == MTPLX_OK)
             st = read_block(c, b, i, keys[i], err);
+    }
     return st;
 }
 
