@@ -116,9 +116,9 @@ bool mx_cold_flush(struct mx_cold *c, uint64_t wait_ns);
 /* Whether a block is there; whether a snapshot is, and complete with all its blocks. From memory.
  */
 bool mx_cold_has(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
-/* Where complete snapshots end behind a block border: bit r is set when there is one whose whole
- * blocks end at the border with this key (of a block) and that goes on
- * for r < MX_KV_BLOCK (64) tokens, whichever these are. From memory. */
+/* Where complete snapshots end behind a block border: bit r is set when there is one that goes on
+ * for r tokens behind the block with this key, fewer than a block has (64), whichever they are.
+ * From memory. */
 uint64_t mx_cold_ends(struct mx_cold *c, struct mx_cold_key border);
 /* In which part of the identity an object with this key differs from ours, when there is one of
  * another identity: 'm', 't', 'p'; 0: there is none. */
@@ -134,6 +134,8 @@ mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_c
  * would: with what needs it, and with a log line that says why. */
 void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
                     const char *why);
+/* Has the system fetch an object that will be read soon: an ask, which does not wait. */
+void mx_cold_prefetch(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
 /* Notes that a snapshot was used (eviction order). */
 void mx_cold_touch(struct mx_cold *c, struct mx_cold_key key);
 

@@ -1,0 +1,150 @@
+/* Reading objects. Nothing in a file is believed: whose it is, what it is of, sizes and checksums
+ * are compared with what was asked for, and what fails goes, with all that needs it. */
+#include "session/cold_int.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Looks an object up; false: it is not there. */
+static bool look_up(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key)
+{
+    pthread_mutex_lock(&c->mu);
+    const struct mx_cold_entry *e = mx_cold_index_find(&c->index, kind, key, 0);
+    bool there = e && e->state == MX_COLD_ENTRY_LIVE;
+    pthread_mutex_unlock(&c->mu);
+    return there;
+}
+
+static mtplx_status check_header(const struct mx_cold *c, const struct mx_record *r,
+                                 enum mx_cold_kind kind, struct mx_cold_key key,
+                                 const int32_t *tokens, size_t n_tokens, mtplx_error *err)
+{
+    if (r->kind != kind || !mx_cold_key_equal(r->key, key))
+        return mx_error(err, MTPLX_ERR_FORMAT, "it is another object");
+    if (memcmp(&r->identity, &c->o.identity, sizeof r->identity) != 0)
+        return mx_error(err, MTPLX_ERR_FORMAT, "it is of another model or setting");
+    if (r->n_tokens != n_tokens || memcmp(r->tokens, tokens, n_tokens * sizeof *tokens) != 0)
+        return mx_error(err, MTPLX_ERR_FORMAT, "it is of other tokens");
+    return MTPLX_OK;
+}
+
+static mtplx_status read_file(struct mx_cold *c, int fd, enum mx_cold_kind kind,
+                              struct mx_cold_key key, const int32_t *tokens, size_t n_tokens,
+                              struct mx_cold_part *parts, int n_parts, mtplx_error *err)
+{
+    struct stat st;
+    struct mx_record r;
+    int error = mx_cold_fault(c, MX_COLD_OP_READ);
+    if (error || fstat(fd, &st) != 0)
+        return mx_error(err, MTPLX_ERR_IO, "reading failed: %s", strerror(error ? error : errno));
+    /* The kernel fetches the rest while the first pieces are hashed. */
+    posix_fadvise(fd, 0, st.st_size, POSIX_FADV_WILLNEED);
+    mtplx_status s = mx_record_open(fd, 0, (uint64_t)st.st_size, &r, err);
+    if (s)
+        return s;
+    s = check_header(c, &r, kind, key, tokens, n_tokens, err);
+    if (!s && (r.bytes != (uint64_t)st.st_size || r.n_parts != n_parts))
+        s = mx_error(err, MTPLX_ERR_FORMAT, "it has another size than it says");
+    if (!s)
+        s = mx_record_read(fd, 0, &r, parts, 0, n_parts, err);
+    mx_record_free(&r);
+    return s;
+}
+
+/* An object that failed its checks goes; unless it went meanwhile anyway. */
+static mtplx_status drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                             const char *name, mtplx_error *err)
+{
+    pthread_mutex_lock(&c->mu);
+    struct mx_cold_entry *e = mx_cold_index_find(&c->index, kind, key, 0);
+    bool there = e && e->state == MX_COLD_ENTRY_LIVE;
+    int snapshots = 0;
+    if (there) {
+        struct mx_cold_entry *up = e->parent;
+        snapshots = mx_cold_cut(c, e);
+        mx_cold_prune(c, up);
+        c->stats.dropped_bad++;
+    }
+    pthread_mutex_unlock(&c->mu);
+    if (!there)
+        return mx_error(err, MTPLX_ERR_IO, "%s was removed meanwhile", name);
+    mx_cold_log(c, "cold tier: dropped %s/objects/%s and %d snapshot%s with it: %s", c->dir.path,
+                name, snapshots, snapshots == 1 ? "" : "s", err->message);
+    err->status = MTPLX_ERR_FORMAT;
+    mx_error_prefix(err, "%s/objects/%s", c->dir.path, name);
+    return MTPLX_ERR_FORMAT;
+}
+
+void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                    const char *why)
+{
+    char name[MX_COLD_NAME];
+    mtplx_error err;
+    mx_cold_name(name, kind, key, &c->o.identity);
+    mx_error(&err, MTPLX_ERR_FORMAT, "%s", why);
+    drop_bad(c, kind, key, name, &err);
+}
+
+static void count(struct mx_cold *c, const struct mx_cold_part *parts, int n_parts, uint64_t began)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < n_parts; i++)
+        bytes += parts[i].bytes;
+    pthread_mutex_lock(&c->mu);
+    c->stats.reads++;
+    c->stats.read_bytes += bytes;
+    c->stats.read_ns += mx_now_ns() - began;
+    pthread_mutex_unlock(&c->mu);
+}
+
+mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                          const int32_t *tokens, size_t n_tokens, struct mx_cold_part *parts,
+                          int n_parts, mtplx_error *err)
+{
+    mtplx_error own = {0};
+    char name[MX_COLD_NAME];
+    err = err ? err : &own;
+    if (!c || c->o.mode != MX_COLD_ON || !look_up(c, kind, key))
+        return mx_error(err, MTPLX_ERR_IO, "the cold tier does not have this object");
+    uint64_t began = mx_now_ns();
+    mx_cold_name(name, kind, key, &c->o.identity);
+    int fd = mx_cold_dir_open_object(&c->dir, name);
+    mtplx_status s;
+    if (fd < 0)
+        s = mx_error(err, errno == ENOENT || errno == ELOOP ? MTPLX_ERR_FORMAT : MTPLX_ERR_IO,
+                     "opening failed: %s", strerror(errno));
+    else
+        s = read_file(c, fd, kind, key, tokens, n_tokens, parts, n_parts, err);
+    if (fd >= 0)
+        close(fd);
+    if (s == MTPLX_OK) {
+        count(c, parts, n_parts, began);
+        return s;
+    }
+    if (s == MTPLX_ERR_FORMAT || s == MTPLX_ERR_UNSUPPORTED)
+        return drop_bad(c, kind, key, name, err);
+    pthread_mutex_lock(&c->mu);
+    c->stats.errors++;
+    pthread_mutex_unlock(&c->mu);
+    mx_error_prefix(err, "%s/objects/%s", c->dir.path, name);
+    return s;
+}
+
+void mx_cold_prefetch(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key)
+{
+    char name[MX_COLD_NAME];
+    if (!c || c->o.mode != MX_COLD_ON || !look_up(c, kind, key))
+        return;
+    mx_cold_name(name, kind, key, &c->o.identity);
+    int fd = mx_cold_dir_open_object(&c->dir, name);
+    if (fd < 0)
+        return;
+    posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
+    close(fd);
+}
