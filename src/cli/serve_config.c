@@ -165,7 +165,7 @@ static mtplx_status read_engine(const struct reader *r)
 
 /* ---- The session bank --------------------------------------------------------------------- */
 
-static bool is_word(const struct reader *r, int flag, const char *word)
+static bool says(const struct reader *r, int flag, const char *word)
 {
     return given(r, flag) && strcmp(value(r, flag)->text, word) == 0;
 }
@@ -199,12 +199,12 @@ static mtplx_status read_bank(const struct reader *r)
 {
     struct mx_engine_options *o = &r->c->engine;
     struct mx_bank_options *b = &o->bank;
-    o->no_bank = is_word(r, SERVE_BANK, "off");
+    o->no_bank = says(r, SERVE_BANK, "off");
     b->ttl_ns = seconds_or_ever(r, SERVE_BANK_TTL);
     b->pin_ns = seconds(r, SERVE_BANK_PIN, 0);
     b->spacing = (size_t)value(r, SERVE_BANK_INTERVAL)->integer;
     b->max_points = (int)value(r, SERVE_BANK_POINTS)->integer;
-    r->c->turn_alignment = !o->no_bank && !is_word(r, SERVE_ALIGNMENT, "off");
+    r->c->turn_alignment = !o->no_bank && !says(r, SERVE_ALIGNMENT, "off");
     mtplx_status st = read_share(r, SERVE_BANK_SIZE, &b->budget);
     return st == MTPLX_OK ? read_size(r, SERVE_BANK_CAP, &b->session_cap) : st;
 }
@@ -213,14 +213,14 @@ static mtplx_status read_cold(const struct reader *r)
 {
     struct mx_cold_options *o = &r->c->cold;
     o->mode = MX_COLD_ON;
-    if (r->c->engine.no_bank || is_word(r, SERVE_SSD, "off"))
+    if (r->c->engine.no_bank || says(r, SERVE_SSD, "off"))
         o->mode = MX_COLD_OFF;
-    else if (is_word(r, SERVE_SSD, "write-only"))
+    else if (says(r, SERVE_SSD, "write-only"))
         o->mode = MX_COLD_WRITE_ONLY;
     o->dir = value(r, SERVE_SSD_DIR)->text;
     o->min_tokens = (size_t)value(r, SERVE_SSD_MIN_TOKENS)->integer;
     mtplx_status st = read_size(r, SERVE_SSD_MAX_SIZE, &o->max_bytes);
-    if (st == MTPLX_OK && is_word(r, SERVE_SSD_BUDGET, "off"))
+    if (st == MTPLX_OK && says(r, SERVE_SSD_BUDGET, "off"))
         o->hourly_bytes = UINT64_MAX;
     else if (st == MTPLX_OK)
         st = read_size(r, SERVE_SSD_BUDGET, &o->hourly_bytes);

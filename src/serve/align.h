@@ -32,8 +32,8 @@ void mx_align_saved_event(struct mx_align_saved *s, const struct mx_turn_event *
 size_t mx_align_saved_bytes(const struct mx_align_saved *s);
 
 struct mx_align_prediction {
-    int32_t *ids; /* to free() */
-    size_t n;     /* the predicted tokens */
+    int32_t *ids;    /* to free() */
+    size_t n;        /* the predicted tokens */
     size_t *borders; /* where messages begin, ascending; the last is n. To free() */
     size_t n_borders;
 };

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_BYTES = 30, HASH = 10, HEAD = 64 };
+enum { NAME_BYTES = 30, HASH_BYTES = crypto_generichash_BYTES_MIN, SHOWN = 10, HEAD = 64 };
 
 static bool plain_name(const char *s)
 {
@@ -25,22 +25,67 @@ static bool plain_name(const char *s)
     return true;
 }
 
-static void hash_name(char out[NAME_BYTES + 1], const char *kind, const void *data, size_t n)
+static void put_name(char out[NAME_BYTES + 1], const char *kind,
+                     const unsigned char hash[HASH_BYTES])
 {
-    unsigned char hash[crypto_generichash_BYTES_MIN];
-    char hex[2 * HASH + 1];
-    crypto_generichash(hash, sizeof hash, data, n, NULL, 0);
-    sodium_bin2hex(hex, sizeof hex, hash, HASH);
+    char hex[2 * SHOWN + 1];
+    sodium_bin2hex(hex, sizeof hex, hash, SHOWN);
     snprintf(out, NAME_BYTES + 1, "%s-%s", kind, hex);
 }
 
-/* Tokens that all turns of the conversation begin with: to the end of the first user message, which
- * is the first but one border where a system message comes first; else some tokens. */
-static size_t head_of(const struct mx_turn *t)
+static void hash_name(char out[NAME_BYTES + 1], const char *kind, const void *data, size_t n)
 {
-    if (t->n_borders > 0)
-        return t->borders[t->n_borders > 1 ? 1 : 0];
-    return t->n_prompt < HEAD ? t->n_prompt : HEAD;
+    unsigned char hash[HASH_BYTES];
+    crypto_generichash(hash, sizeof hash, data, n, NULL, 0);
+    put_name(out, kind, hash);
+}
+
+static void add_text(crypto_generichash_state *h, const json_t *content)
+{
+    size_t i;
+    json_t *part;
+    if (json_is_string(content))
+        crypto_generichash_update(h, (const unsigned char *)json_string_value(content),
+                                  json_string_length(content));
+    json_array_foreach((json_t *)(uintptr_t)content, i, part)
+    {
+        add_text(h, json_is_object(part) ? json_object_get(part, "text") : part);
+    }
+}
+
+/* Roles and texts up to the first message of the user, which all turns of the conversation have. */
+static void hash_messages(char out[NAME_BYTES + 1], const json_t *messages)
+{
+    crypto_generichash_state h;
+    unsigned char hash[HASH_BYTES];
+    size_t i;
+    json_t *m;
+    crypto_generichash_init(&h, NULL, 0, sizeof hash);
+    json_array_foreach((json_t *)(uintptr_t)messages, i, m)
+    {
+        const char *role = json_string_value(json_object_get(m, "role"));
+        crypto_generichash_update(&h, (const unsigned char *)(role ? role : ""),
+                                  strlen(role ? role : "") + 1);
+        add_text(&h, json_object_get(m, "content"));
+        if (role && strcmp(role, "user") == 0)
+            break;
+    }
+    crypto_generichash_final(&h, hash, sizeof hash);
+    put_name(out, "chat", hash);
+}
+
+static void name_of(char out[NAME_BYTES + 1], const struct mx_turn *t,
+                    const struct mx_turn_request *r)
+{
+    size_t head = t->n_prompt < HEAD ? t->n_prompt : HEAD;
+    if (r->session && plain_name(r->session))
+        snprintf(out, NAME_BYTES + 1, "%s", r->session);
+    else if (r->session)
+        hash_name(out, "id", r->session, strlen(r->session));
+    else if (r->messages)
+        hash_messages(out, r->messages);
+    else
+        hash_name(out, "text", t->prompt, head * sizeof *t->prompt);
 }
 
 void mx_turn_set_label(struct mx_turn *t, const struct mx_turn_request *r)
@@ -48,12 +93,7 @@ void mx_turn_set_label(struct mx_turn *t, const struct mx_turn_request *r)
     const char *client = t->exchange ? mx_exchange_client(t->exchange) : "";
     const char *scope = strncmp(client, "key-", 4) == 0 ? client : "";
     char name[NAME_BYTES + 1];
+    name_of(name, t, r);
     snprintf(t->scope, sizeof t->scope, "%s", scope);
-    if (r->session && plain_name(r->session))
-        snprintf(name, sizeof name, "%s", r->session);
-    else if (r->session)
-        hash_name(name, "id", r->session, strlen(r->session));
-    else
-        hash_name(name, "chat", t->prompt, head_of(t) * sizeof *t->prompt);
     snprintf(t->label, sizeof t->label, "%s%s%s", scope, *scope ? "." : "", name);
 }

@@ -129,9 +129,8 @@ static void check_chat(const char *head, const struct step *steps, const char *t
 static void test_chat(void **state)
 {
     (void)state;
-    const struct step plain[] = {{MX_TURN_TEXT, "The capital of Norway is", NULL},
-                                 {MX_TURN_TEXT, " Oslo.\n", NULL},
-                                 {0}};
+    const struct step plain[] = {
+        {MX_TURN_TEXT, "The capital of Norway is", NULL}, {MX_TURN_TEXT, " Oslo.\n", NULL}, {0}};
     check_chat(ASK, plain,
                "{\"role\":\"assistant\",\"content\":\"The capital of Norway is Oslo.\\n\"}," MORE,
                false, false);
@@ -191,10 +190,11 @@ static void check_messages(const char *head, const struct step *steps, const cha
     char text[4096];
     struct mx_api_error e = {0};
     struct mx_messages_request a = {0}, b = {0};
-    const char *frame = "{\"model\":\"nano\",\"max_tokens\":64,\"system\":\"Be brief.\",\"thinking\":"
-                        "{\"type\":\"enabled\",\"budget_tokens\":1024},\"tools\":[{\"name\":"
-                        "\"get_weather\",\"input_schema\":{\"type\":\"object\"}}],\"messages\":"
-                        "[%s%s%s]}";
+    const char *frame =
+        "{\"model\":\"nano\",\"max_tokens\":64,\"system\":\"Be brief.\",\"thinking\":"
+        "{\"type\":\"enabled\",\"budget_tokens\":1024},\"tools\":[{\"name\":"
+        "\"get_weather\",\"input_schema\":{\"type\":\"object\"}}],\"messages\":"
+        "[%s%s%s]}";
     snprintf(text, sizeof text, frame, head, "", "");
     json_t *first = parse(text);
     snprintf(text, sizeof text, frame, head, ",", tail);
@@ -271,11 +271,11 @@ static void test_responses(void **state)
     (void)state;
     const struct step plain[] = {
         {MX_TURN_REASONING, "Easy.", NULL}, {MX_TURN_TEXT, "Oslo.", NULL}, {0}};
-    check_responses(ASK, plain,
-                    "{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":"
-                    "\"reasoning_text\",\"text\":\"Easy.\"}]},{\"type\":\"message\",\"role\":"
-                    "\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"Oslo.\"}]},"
-                    MORE);
+    check_responses(
+        ASK, plain,
+        "{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":"
+        "\"reasoning_text\",\"text\":\"Easy.\"}]},{\"type\":\"message\",\"role\":"
+        "\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"Oslo.\"}]}," MORE);
     const struct step call[] = {{MX_TURN_REASONING, "I need the weather.", NULL},
                                 {MX_TURN_TOOL_BEGIN, "get_weather", "{\"city\":\"Oslo\"}"},
                                 {0}};
@@ -369,9 +369,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat),       cmocka_unit_test(test_chat_tools),
-        cmocka_unit_test(test_messages),   cmocka_unit_test(test_responses),
-        cmocka_unit_test(test_borders),    cmocka_unit_test(test_unpredicted),
+        cmocka_unit_test(test_chat),     cmocka_unit_test(test_chat_tools),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_borders),  cmocka_unit_test(test_unpredicted),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
