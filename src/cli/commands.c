@@ -8,8 +8,9 @@
 #include <string.h>
 
 const struct mx_cli_command *const mx_cli_commands[] = {
-    &mx_cli_ask,     &mx_cli_serve, &mx_cli_stop,
-    &mx_cli_inspect, &mx_cli_bench, &mx_cli_forge_quantize,
+    &mx_cli_ask,      &mx_cli_serve,          &mx_cli_stop,        &mx_cli_inspect,
+    &mx_cli_bench,    &mx_cli_forge_quantize, &mx_cli_cache_check, &mx_cli_cache_ls,
+    &mx_cli_cache_gc, &mx_cli_cache_clear,
 };
 const int mx_cli_command_count = sizeof mx_cli_commands / sizeof *mx_cli_commands;
 
