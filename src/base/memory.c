@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MIB ((uint64_t)1 << 20)
@@ -47,6 +48,44 @@ uint64_t mx_cgroup_memory(const char *membership, const char *root)
 uint64_t mx_memory_usable(void)
 {
     return mx_tighter(mx_memory_total(), mx_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup"));
+}
+
+/* The number behind a word that starts a line of a file; 0 when there is none. */
+static uint64_t read_field(const char *path, const char *word)
+{
+    char line[256];
+    uint64_t value = 0;
+    size_t len = strlen(word);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    while (!value && fgets(line, sizeof line, f))
+        if (strncmp(line, word, len) == 0 && (line[len] == ' ' || line[len] == ':'))
+            value = strtoull(line + len + 1, NULL, 10);
+    fclose(f);
+    return value;
+}
+
+uint64_t mx_cgroup_left(const char *dir)
+{
+    char path[4400];
+    uint64_t limit = group_limit(dir);
+    if (limit == 0)
+        return 0;
+    uint64_t used =
+        mx_tighter(read_limit(dir, "memory.current"), read_limit(dir, "memory.usage_in_bytes"));
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    uint64_t files =
+        mx_tighter(read_field(path, "total_inactive_file"), read_field(path, "inactive_file"));
+    used = used > files ? used - files : 0;
+    return limit > used ? limit - used : 1;
+}
+
+uint64_t mx_memory_available(void)
+{
+    uint64_t machine = read_field("/proc/meminfo", "MemAvailable") * 1024;
+    return mx_tighter(
+        machine, mx_cgroup_limit("/proc/self/cgroup", "/sys/fs/cgroup", "memory", mx_cgroup_left));
 }
 
 uint64_t mx_memory_budget(uint64_t usable, uint64_t weights)

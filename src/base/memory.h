@@ -15,6 +15,13 @@ uint64_t mx_cgroup_memory(const char *membership, const char *root);
 /* The smaller of the two for this process; 0 when neither is known. */
 uint64_t mx_memory_usable(void);
 
+/* Bytes that this process could still take without paging others out: what the kernel takes for
+ * available, and what the cgroups leave (file pages that can be reclaimed count as left). 0 when
+ * unknown; at least 1 otherwise. */
+uint64_t mx_memory_available(void);
+/* What one cgroup directory leaves, v2 or v1; 0: no limit there; at least 1 otherwise. */
+uint64_t mx_cgroup_left(const char *dir);
+
 /* What is left of `usable` for sequences beside `weights` bytes: a tenth, at least 512 MiB, stays
  * free for buffers, the rest of the program and of the machine. At least a sixteenth of `usable`,
  * and 256 MiB where nothing is known. */

@@ -33,19 +33,52 @@ void mx_host_huge(void *p, size_t bytes)
 #endif
 }
 
+/* What stands before the memory that is handed out. */
+struct host_head {
+    char *raw;
+    size_t mapped; /* bytes of a mapping of its own, or 0: from calloc */
+};
+
+/* Large pieces (KV blocks, recurrent slabs) get mappings of their own and go back to the system
+ * when they are freed. malloc would serve them from its heap once it has seen a few come and go,
+ * and what one long conversation took would stay with the process. Sanitizers watch what malloc
+ * hands out. */
+#if defined(__SANITIZE_ADDRESS__)
+#define MAP_FROM SIZE_MAX
+#else
+#define MAP_FROM ((size_t)256 << 10)
+#endif
+
+_Static_assert(sizeof(struct host_head) <= HOST_ALIGN, "the head fits before aligned memory");
+
+/* Zeroed; calloc instead of aligned_alloc + memset: untouched pages stay unmapped. */
+static struct host_head host_pages(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    if (bytes >= MAP_FROM && whole >= bytes) {
+        void *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p != MAP_FAILED) {
+            mx_host_huge(p, whole); /* all of it: neighbours that differ cannot be merged */
+            return (struct host_head){p, whole};
+        }
+    }
+    char *raw = calloc(1, bytes); /* also where a process has all the mappings it may have */
+    if (raw)
+        mx_host_huge(raw, bytes);
+    return (struct host_head){raw, 0};
+}
+
 void *mx_host_alloc(struct mx_device *d, size_t bytes)
 {
     (void)d;
     if (bytes > SIZE_MAX - 2 * HOST_ALIGN)
         return NULL;
-    /* calloc instead of aligned_alloc + memset: untouched pages stay unmapped. */
-    char *raw = calloc(1, bytes + 2 * HOST_ALIGN);
-    if (!raw)
+    struct host_head h = host_pages(bytes + 2 * HOST_ALIGN);
+    if (!h.raw)
         return NULL;
-    uintptr_t at = ((uintptr_t)raw + 2 * HOST_ALIGN - 1) & ~(uintptr_t)(HOST_ALIGN - 1);
-    char *p = raw + (at - (uintptr_t)raw);
-    memcpy(p - sizeof raw, &raw, sizeof raw);
-    mx_host_huge(raw, bytes);
+    uintptr_t at = ((uintptr_t)h.raw + 2 * HOST_ALIGN - 1) & ~(uintptr_t)(HOST_ALIGN - 1);
+    char *p = h.raw + (at - (uintptr_t)h.raw);
+    memcpy(p - sizeof h, &h, sizeof h);
     return p;
 }
 
@@ -54,9 +87,12 @@ void mx_host_free(struct mx_device *d, void *p)
     (void)d;
     if (!p)
         return;
-    char *raw;
-    memcpy(&raw, (char *)p - sizeof raw, sizeof raw);
-    free(raw);
+    struct host_head h;
+    memcpy(&h, (char *)p - sizeof h, sizeof h);
+    if (h.mapped)
+        munmap(h.raw, h.mapped);
+    else
+        free(h.raw);
 }
 
 void mx_host_copy(struct mx_device *d, void *dst, const void *src, size_t bytes)

@@ -36,6 +36,8 @@
 #define MX_ENGINE_ENGINE_H
 
 #include "base/error.h"
+#include "session/bank.h"
+#include "session/cold.h"
 
 enum mx_engine_mode {
     MX_ENGINE_SERIAL = 0,  /* one job after the other */
@@ -88,19 +90,6 @@ enum mx_job_end {
     MX_END_SHUTDOWN,
     MX_END_ERROR, /* see error */
 };
-
-/* What became of reuse. A finished (or cancelled) first choice is kept as long as memory and
- * options.reuse allow, and continued when a later prompt of the same owner has all its tokens
- * (prompt and answer without the answer's last token) as a strict prefix. */
-enum mx_cache_miss {
-    MX_MISS_NONE = 0,          /* a kept sequence was continued: cached_tokens is its length */
-    MX_MISS_NEW_SESSION,       /* nothing like it is kept */
-    MX_MISS_PREFIX_DIVERGENCE, /* a kept sequence starts like it, and goes on otherwise */
-    MX_MISS_BYPASS,            /* the request asked for it (logprobs of the prompt, no_reuse), or
-                                  it is an embedding */
-    MX_MISS_DISABLED,
-};
-const char *mx_cache_miss_name(enum mx_cache_miss m);
 
 struct mx_job_result {
     enum mx_job_end end;

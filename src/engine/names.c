@@ -1,4 +1,4 @@
-/* Names of modes and of reasons, as flags, APIs and metrics spell them. */
+/* Names of modes, as flags and APIs spell them. */
 #include "engine/engine.h"
 
 #include <string.h>
@@ -25,11 +25,4 @@ int mx_engine_mode_named(const char *name)
 const char *mx_engine_mode_name(enum mx_engine_mode mode)
 {
     return (unsigned)mode < sizeof modes / sizeof *modes ? modes[mode] : "unknown";
-}
-
-const char *mx_cache_miss_name(enum mx_cache_miss m)
-{
-    static const char *const names[] = {"none", "new_session", "prefix_divergence", "bypass",
-                                        "disabled"};
-    return (unsigned)m < sizeof names / sizeof *names ? names[m] : "unknown";
 }

@@ -169,7 +169,7 @@ static struct pick pick(struct mx_cold *c, int kind, const char *session)
 }
 
 /* Blocks that no snapshot needs are of no use. */
-static void prune_all(struct mx_cold *c)
+void mx_cold_prune_all(struct mx_cold *c)
 {
     struct pick p = pick(c, MX_COLD_BLOCK, NULL);
     for (size_t i = 0; i < p.n; i++)
@@ -198,8 +198,9 @@ static mtplx_status open_store(struct mx_cold *c, mtplx_error *err)
     }
     if (rebuild)
         mx_cold_rebuild(c, mx_now_ns() + REBUILD_NS);
-    prune_all(c);
-    c->reconciled = mx_cold_reconcile(c, &c->cursor, mx_now_ns() + RECONCILE_NS);
+    mx_cold_prune_all(c);
+    uint64_t until = c->admin ? UINT64_MAX : mx_now_ns() + RECONCILE_NS;
+    c->reconciled = mx_cold_reconcile(c, &c->cursor, until);
     mx_cold_sweep(c);
     return MTPLX_OK;
 }
@@ -218,7 +219,7 @@ static void free_store(struct mx_cold *c)
 }
 
 struct mx_cold *mx_cold_open_with(const struct mx_cold_options *o,
-                                  const struct mx_cold_hooks *hooks, mtplx_error *err)
+                                  const struct mx_cold_hooks *hooks, bool admin, mtplx_error *err)
 {
     if (o->mode == MX_COLD_OFF)
         return NULL;
@@ -228,6 +229,7 @@ struct mx_cold *mx_cold_open_with(const struct mx_cold_options *o,
         return NULL;
     }
     c->o = *o;
+    c->admin = admin;
     c->hooks = hooks ? *hooks : (struct mx_cold_hooks){0};
     c->dir = (struct mx_cold_dir){.fd = -1, .objects = -1, .lock = -1};
     c->next_row = 1;
@@ -240,7 +242,7 @@ struct mx_cold *mx_cold_open_with(const struct mx_cold_options *o,
         return NULL;
     }
     c->touches = malloc(MX_COLD_TOUCHES * sizeof *c->touches);
-    if (c->dir.locked) {
+    if (c->dir.locked && !c->admin) {
         c->has_writer = c->touches && pthread_create(&c->writer, NULL, mx_cold_writer, c) == 0;
         if (!c->has_writer) {
             mx_error_nomem(err, "the writer of the cold tier", 1 << 20);
@@ -255,7 +257,7 @@ struct mx_cold *mx_cold_open(const struct mx_cold_options *o, mtplx_error *err)
 {
     if (err)
         *err = (mtplx_error){0};
-    return mx_cold_open_with(o, NULL, err);
+    return mx_cold_open_with(o, NULL, false, err);
 }
 
 void mx_cold_close(struct mx_cold *c, uint64_t wait_ns)

@@ -20,15 +20,15 @@ static void collect(struct mx_cold_entry *e, void *arg)
     struct candidates *k = arg;
     if (e->kind == MX_COLD_SNAPSHOT && e->state == MX_COLD_ENTRY_LIVE && k->n < k->cap)
         k->list[k->n++] = e;
-    e->seen = e->point == POINT_SYSTEM && e->identity == 0 && e->used >= k->old;
+    e->mark = e->point == POINT_SYSTEM && e->identity == 0 && e->used >= k->old;
 }
 
 static int by_worth(const void *a, const void *b)
 {
     const struct mx_cold_entry *x = *(struct mx_cold_entry *const *)a;
     const struct mx_cold_entry *y = *(struct mx_cold_entry *const *)b;
-    if (x->seen != y->seen)
-        return x->seen ? 1 : -1;
+    if (x->mark != y->mark)
+        return x->mark ? 1 : -1;
     return x->used < y->used ? -1 : x->used > y->used;
 }
 

@@ -66,7 +66,7 @@ struct mx_cold_entry {
     uint8_t kind, point;
     uint16_t identity; /* index; 0: ours */
     enum mx_cold_entry_state state;
-    bool seen;    /* its file, while reconciling */
+    bool mark;    /* of one pass: its file was seen; spared by eviction */
     bool dropped; /* QUEUED only: remove when its batch is done */
     int64_t row;  /* in the manifest */
     uint64_t bytes /* of its file */, used, created /* ms since 1970 */;
@@ -137,7 +137,13 @@ struct mx_cold_batch { /* one mx_cold_put() */
     char *scope, *session;
 };
 
-enum mx_cold_op { MX_COLD_OP_WRITE, MX_COLD_OP_SYNC, MX_COLD_OP_RENAME, MX_COLD_OP_READ };
+enum mx_cold_op {
+    MX_COLD_OP_WRITE,
+    MX_COLD_OP_SYNC,
+    MX_COLD_OP_RENAME,
+    MX_COLD_OP_COMMIT,
+    MX_COLD_OP_READ
+};
 /* Replaced in tests. */
 struct mx_cold_hooks {
     int (*fault)(void *arg, enum mx_cold_op op); /* an errno to fail with; 0 */
@@ -162,6 +168,8 @@ struct mx_cold {
     struct mx_cold_hooks hooks;
     struct mx_cold_dir dir;
     struct sqlite3 *db;
+    int db_error; /* an errno: why the last change failed */
+    bool admin;   /* no writer thread: cold_admin.h */
     bool has_writer, reconciled;
     int cursor; /* of reconciling */
     pthread_t writer;
@@ -175,6 +183,7 @@ struct mx_cold {
     uint64_t deadline_ns; /* of stopping */
     struct mx_cold_garbage *garbage;
     size_t n_garbage, garbage_cap;
+    uint64_t sweep_ns; /* not before: removing rows failed */
     int64_t next_row;
     uint64_t last_used;
     struct mx_cold_touched *touches; /* not in the manifest yet */
@@ -190,7 +199,7 @@ struct mx_cold {
 };
 
 struct mx_cold *mx_cold_open_with(const struct mx_cold_options *o,
-                                  const struct mx_cold_hooks *hooks, mtplx_error *err);
+                                  const struct mx_cold_hooks *hooks, bool admin, mtplx_error *err);
 void mx_cold_log(struct mx_cold *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 uint64_t mx_cold_now_ms(const struct mx_cold *c);
 /* A later time than any it gave before; call with mu. */
@@ -199,6 +208,12 @@ int mx_cold_fault(const struct mx_cold *c, enum mx_cold_op op);
 /* Removes an entry and all that hang below it; LIVE ones become garbage, QUEUED ones are marked and
  * go with their batch. How many LIVE snapshots went. Call with mu. */
 int mx_cold_cut(struct mx_cold *c, struct mx_cold_entry *e);
+/* An object that failed its checks goes, and what needs it: one line. False: it was not there any
+ * more. Without mu. */
+bool mx_cold_drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                      int identity, const char *why);
+/* Removes all blocks that no snapshot needs. Call with mu, or alone. */
+void mx_cold_prune_all(struct mx_cold *c);
 /* Removes blocks from e upward that nothing hangs below. Call with mu. */
 void mx_cold_prune(struct mx_cold *c, struct mx_cold_entry *e);
 void mx_cold_entry_name(const struct mx_cold *c, const struct mx_cold_entry *e, char *out);
@@ -217,12 +232,17 @@ bool mx_cold_manifest_insert(struct mx_cold *c, const struct mx_cold_entry *e,
                              const struct mx_cold_identity *id);
 bool mx_cold_manifest_delete(struct mx_cold *c, int64_t row);
 bool mx_cold_manifest_used(struct mx_cold *c, int64_t row, uint64_t used);
+/* Why the last change failed: an errno. */
+int mx_cold_manifest_errno(struct mx_cold *c);
+/* Folds the log into the database and gives back its free pages. */
+void mx_cold_manifest_shrink(struct mx_cold *c);
 bool mx_cold_manifest_budget(struct mx_cold *c, double level, uint64_t ms);
 
 /* ---- Writer's work ------------------------------------------------------------------------ */
 
 void *mx_cold_writer(void *cold);
-/* Removes the rows, then the files, of all garbage. Writer or opener only. */
+/* Removes the rows, then the files, of all garbage. Writer or opener only. Rows that cannot be
+ * removed are garbage again, for later. */
 void mx_cold_sweep(struct mx_cold *c);
 /* The most that the tier may take now: the option, or a quarter of what is free and its own. */
 uint64_t mx_cold_limit(struct mx_cold *c);

@@ -31,27 +31,39 @@ static const char schema[] =
 
 /* ---- Statements --------------------------------------------------------------------------- */
 
+/* Keeps the cause of a failure; always false. */
+static bool failed(struct mx_cold *c)
+{
+    int code = c->db ? sqlite3_errcode(c->db) & 0xff : SQLITE_ERROR;
+    int cause = c->db ? sqlite3_system_errno(c->db) : 0;
+    c->db_error = code == SQLITE_FULL || cause == ENOSPC ? ENOSPC
+                  : code == SQLITE_READONLY              ? EROFS
+                                                         : EIO;
+    return false;
+}
+
 static sqlite3_stmt *prepare(struct mx_cold *c, const char *sql)
 {
     sqlite3_stmt *s = NULL;
     if (!c->db || sqlite3_prepare_v2(c->db, sql, -1, &s, NULL) != SQLITE_OK)
-        return NULL;
+        failed(c);
     return s;
 }
 
 /* Runs a statement that returns no rows, and frees it. */
-static bool run(sqlite3_stmt *s)
+static bool run(struct mx_cold *c, sqlite3_stmt *s)
 {
     if (!s)
         return false;
     int rc = sqlite3_step(s);
+    bool ok = rc == SQLITE_DONE || rc == SQLITE_ROW || failed(c);
     sqlite3_finalize(s);
-    return rc == SQLITE_DONE || rc == SQLITE_ROW;
+    return ok;
 }
 
 static bool exec(struct mx_cold *c, const char *sql)
 {
-    return c->db && sqlite3_exec(c->db, sql, NULL, NULL, NULL) == SQLITE_OK;
+    return (c->db && sqlite3_exec(c->db, sql, NULL, NULL, NULL) == SQLITE_OK) || failed(c);
 }
 
 static int64_t number(struct mx_cold *c, const char *sql, int64_t otherwise)
@@ -73,7 +85,9 @@ bool mx_cold_manifest_end(struct mx_cold *c, bool commit)
 {
     if (commit && exec(c, "COMMIT"))
         return true;
+    int cause = c->db_error;
     exec(c, "ROLLBACK");
+    c->db_error = cause;
     return false;
 }
 
@@ -90,7 +104,7 @@ static bool insert_snapshot(struct mx_cold *c, const struct mx_cold_entry *e)
     sqlite3_bind_blob(s, 3, e->scope.b, sizeof e->scope.b, SQLITE_STATIC);
     sqlite3_bind_int(s, 4, e->point);
     sqlite3_bind_int64(s, 5, (int64_t)e->used);
-    return run(s);
+    return run(c, s);
 }
 
 bool mx_cold_manifest_insert(struct mx_cold *c, const struct mx_cold_entry *e,
@@ -100,7 +114,7 @@ bool mx_cold_manifest_insert(struct mx_cold *c, const struct mx_cold_entry *e,
     if (!s)
         return false;
     sqlite3_bind_blob(s, 1, id, sizeof *id, SQLITE_STATIC);
-    if (!run(s))
+    if (!run(c, s))
         return false;
     s = prepare(c, "INSERT INTO objects(id, kind, key, identity, parent, bytes, tokens, created)"
                    " VALUES(?, ?, ?, (SELECT id FROM identities WHERE hash = ?), ?, ?, ?, ?)");
@@ -115,7 +129,7 @@ bool mx_cold_manifest_insert(struct mx_cold *c, const struct mx_cold_entry *e,
     sqlite3_bind_int64(s, 6, (int64_t)e->bytes);
     sqlite3_bind_int64(s, 7, (int64_t)e->n_tokens);
     sqlite3_bind_int64(s, 8, (int64_t)e->created);
-    return run(s) && (e->kind != MX_COLD_SNAPSHOT || insert_snapshot(c, e));
+    return run(c, s) && (e->kind != MX_COLD_SNAPSHOT || insert_snapshot(c, e));
 }
 
 static bool change_row(struct mx_cold *c, const char *sql, int64_t row, int64_t value)
@@ -126,7 +140,7 @@ static bool change_row(struct mx_cold *c, const char *sql, int64_t row, int64_t 
     sqlite3_bind_int64(s, 1, row);
     if (sqlite3_bind_parameter_count(s) > 1)
         sqlite3_bind_int64(s, 2, value);
-    return run(s);
+    return run(c, s);
 }
 
 bool mx_cold_manifest_delete(struct mx_cold *c, int64_t row)
@@ -148,7 +162,18 @@ bool mx_cold_manifest_budget(struct mx_cold *c, double level, uint64_t ms)
         return false;
     sqlite3_bind_double(s, 1, level);
     sqlite3_bind_int64(s, 2, (int64_t)ms);
-    return run(s);
+    return run(c, s);
+}
+
+int mx_cold_manifest_errno(struct mx_cold *c)
+{
+    return c->db_error ? c->db_error : EIO;
+}
+
+void mx_cold_manifest_shrink(struct mx_cold *c)
+{
+    exec(c, "VACUUM");
+    exec(c, "PRAGMA wal_checkpoint(TRUNCATE)");
 }
 
 /* ---- Loading ------------------------------------------------------------------------------ */
@@ -326,8 +351,9 @@ static enum found look(struct mx_cold *c, int64_t *version)
     if (*version < MX_COLD_MANIFEST_VERSION)
         return FOUND_OLDER;
     sqlite3_stmt *s = prepare(c, "PRAGMA quick_check(1)");
-    bool ok = s && sqlite3_step(s) == SQLITE_ROW &&
-              strcmp((const char *)sqlite3_column_text(s, 0), "ok") == 0;
+    const char *text =
+        s && sqlite3_step(s) == SQLITE_ROW ? (const char *)sqlite3_column_text(s, 0) : NULL;
+    bool ok = text && strcmp(text, "ok") == 0;
     sqlite3_finalize(s);
     return ok ? FOUND_OK : FOUND_BAD;
 }

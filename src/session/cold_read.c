@@ -57,28 +57,31 @@ static mtplx_status read_file(struct mx_cold *c, int fd, enum mx_cold_kind kind,
     return s;
 }
 
-/* An object that failed its checks goes; unless it went meanwhile anyway. */
-static mtplx_status drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
-                             const char *name, mtplx_error *err)
+bool mx_cold_drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                      int identity, const char *why)
 {
+    char name[MX_COLD_NAME] = "";
     pthread_mutex_lock(&c->mu);
-    struct mx_cold_entry *e = mx_cold_index_find(&c->index, kind, key, 0);
+    struct mx_cold_entry *e = mx_cold_index_find(&c->index, kind, key, identity);
     bool there = e && e->state == MX_COLD_ENTRY_LIVE;
     int snapshots = 0;
     if (there) {
         struct mx_cold_entry *up = e->parent;
+        mx_cold_entry_name(c, e, name);
         snapshots = mx_cold_cut(c, e);
         mx_cold_prune(c, up);
         c->stats.dropped_bad++;
     }
     pthread_mutex_unlock(&c->mu);
     if (!there)
-        return mx_error(err, MTPLX_ERR_IO, "%s was removed meanwhile", name);
-    mx_cold_log(c, "cold tier: dropped %s/objects/%s and %d snapshot%s with it: %s", c->dir.path,
-                name, snapshots, snapshots == 1 ? "" : "s", err->message);
-    err->status = MTPLX_ERR_FORMAT;
-    mx_error_prefix(err, "%s/objects/%s", c->dir.path, name);
-    return MTPLX_ERR_FORMAT;
+        return false;
+    if (kind == MX_COLD_BLOCK)
+        mx_cold_log(c, "cold tier: dropped %s/objects/%s and the %d snapshot%s that need%s it: %s",
+                    c->dir.path, name, snapshots, snapshots == 1 ? "" : "s",
+                    snapshots == 1 ? "s" : "", why);
+    else
+        mx_cold_log(c, "cold tier: dropped %s/objects/%s: %s", c->dir.path, name, why);
+    return true;
 }
 
 void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
@@ -103,6 +106,14 @@ static void count(struct mx_cold *c, const struct mx_cold_part *parts, int n_par
     pthread_mutex_unlock(&c->mu);
 }
 
+/* A file that is gone is as bad as a damaged one; what the system cannot open now it may later. */
+static mtplx_status open_error(int error, mtplx_error *err)
+{
+    bool gone = error == ENOENT || error == ELOOP || error == ENOTDIR;
+    return mx_error(err, gone ? MTPLX_ERR_FORMAT : MTPLX_ERR_IO, "opening failed: %s",
+                    strerror(error));
+}
+
 mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
                           const int32_t *tokens, size_t n_tokens, struct mx_cold_part *parts,
                           int n_parts, mtplx_error *err)
@@ -115,10 +126,9 @@ mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_c
     uint64_t began = mx_now_ns();
     mx_cold_name(name, kind, key, &c->o.identity);
     int fd = mx_cold_dir_open_object(&c->dir, name);
-    mtplx_status s;
+    mtplx_status s = MTPLX_OK;
     if (fd < 0)
-        s = mx_error(err, errno == ENOENT || errno == ELOOP ? MTPLX_ERR_FORMAT : MTPLX_ERR_IO,
-                     "opening failed: %s", strerror(errno));
+        s = open_error(errno, err);
     else
         s = read_file(c, fd, kind, key, tokens, n_tokens, parts, n_parts, err);
     if (fd >= 0)
@@ -127,8 +137,13 @@ mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_c
         count(c, parts, n_parts, began);
         return s;
     }
-    if (s == MTPLX_ERR_FORMAT || s == MTPLX_ERR_UNSUPPORTED)
-        return drop_bad(c, kind, key, name, err);
+    if (s == MTPLX_ERR_FORMAT || s == MTPLX_ERR_UNSUPPORTED) {
+        if (!mx_cold_drop_bad(c, kind, key, 0, err->message))
+            return mx_error(err, MTPLX_ERR_IO, "objects/%s was removed meanwhile", name);
+        err->status = MTPLX_ERR_FORMAT;
+        mx_error_prefix(err, "%s/objects/%s", c->dir.path, name);
+        return MTPLX_ERR_FORMAT;
+    }
     pthread_mutex_lock(&c->mu);
     c->stats.errors++;
     pthread_mutex_unlock(&c->mu);

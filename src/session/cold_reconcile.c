@@ -65,7 +65,7 @@ static bool check_name(struct mx_cold *c, int folder, const char *name)
     struct mx_cold_entry *e = entry_of(c, kind, key, tag);
     whole = whole && e && e->state == MX_COLD_ENTRY_LIVE && e->bytes == (uint64_t)st.st_size;
     if (whole)
-        e->seen = true;
+        e->mark = true;
     pthread_mutex_unlock(&c->mu);
     return !whole;
 }
@@ -92,7 +92,7 @@ struct missing {
 static void collect_unseen(struct mx_cold_entry *e, void *arg)
 {
     struct missing *m = arg;
-    if (e->state == MX_COLD_ENTRY_LIVE && !e->seen && m->n < m->cap)
+    if (e->state == MX_COLD_ENTRY_LIVE && !e->mark && m->n < m->cap)
         m->list[m->n++] = e;
 }
 

@@ -156,6 +156,39 @@ static bool spend(struct mx_cold *c, uint64_t bytes)
 
 /* ---- Removing ----------------------------------------------------------------------------- */
 
+static bool delete_rows(struct mx_cold *c, const struct mx_cold_garbage *list, size_t n)
+{
+    bool ok = mx_cold_manifest_begin(c);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = mx_cold_manifest_delete(c, list[i].row);
+    return mx_cold_manifest_end(c, ok);
+}
+
+static void unlink_all(struct mx_cold *c, const struct mx_cold_garbage *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        unlinkat(c->dir.objects, list[i].name, 0);
+}
+
+/* With mu. Puts back what could not be removed. */
+static void keep_garbage(struct mx_cold *c, struct mx_cold_garbage *list, size_t n)
+{
+    struct mx_cold_garbage *all = realloc(list, (n + c->n_garbage) * sizeof *all);
+    if (!all) { /* the next open finds rows and files */
+        free(list);
+        return;
+    }
+    if (c->n_garbage)
+        memcpy(all + n, c->garbage, c->n_garbage * sizeof *all);
+    free(c->garbage);
+    c->garbage = all;
+    c->n_garbage += n;
+    c->garbage_cap = c->n_garbage;
+    c->sweep_ns = mx_now_ns() + TICK_NS;
+}
+
+/* On a full disk not even a row can be deleted: then files go first, which makes room. Their rows
+ * are harmless, since entries were dropped from memory and reading checks. */
 void mx_cold_sweep(struct mx_cold *c)
 {
     pthread_mutex_lock(&c->mu);
@@ -164,14 +197,19 @@ void mx_cold_sweep(struct mx_cold *c)
     c->garbage = NULL;
     c->n_garbage = c->garbage_cap = 0;
     pthread_mutex_unlock(&c->mu);
-    bool ok = n && mx_cold_manifest_begin(c);
-    for (size_t i = 0; ok && i < n; i++)
-        ok = mx_cold_manifest_delete(c, list[i].row);
-    ok = n && mx_cold_manifest_end(c, ok);
-    /* A row that is still there keeps its file: the next open finds both. */
-    for (size_t i = 0; ok && i < n; i++)
-        unlinkat(c->dir.objects, list[i].name, 0);
-    free(list);
+    bool ok = !n || delete_rows(c, list, n);
+    if (!ok && mx_cold_manifest_errno(c) == ENOSPC) {
+        unlink_all(c, list, n);
+        ok = delete_rows(c, list, n);
+    }
+    if (ok) {
+        unlink_all(c, list, n);
+        free(list);
+        return;
+    }
+    pthread_mutex_lock(&c->mu);
+    keep_garbage(c, list, n);
+    pthread_mutex_unlock(&c->mu);
 }
 
 /* ---- Writing ------------------------------------------------------------------------------ */
@@ -310,10 +348,15 @@ static bool commit(struct mx_cold *c, struct work *w)
     }
     pthread_mutex_unlock(&c->mu);
     if (ok) {
-        ok = mx_cold_manifest_begin(c);
+        int error = mx_cold_fault(c, MX_COLD_OP_COMMIT);
+        ok = !error && mx_cold_manifest_begin(c);
         for (size_t i = 0; ok && i < b->n; i++)
             ok = mx_cold_manifest_insert(c, &copies[i], &c->o.identity);
-        ok = mx_cold_manifest_end(c, ok) || fail(w, EIO, "writing the manifest");
+        if (!error && !ok)
+            error = mx_cold_manifest_errno(c);
+        if (!error && !mx_cold_manifest_end(c, ok))
+            error = mx_cold_manifest_errno(c);
+        ok = !error || fail(w, error, "writing the manifest");
     }
     free(copies);
     free(ups);
@@ -357,9 +400,22 @@ static void remove_files(struct mx_cold *c, struct work *w)
     }
 }
 
+static uint64_t part_bytes(const struct mx_cold_write *o)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < o->n_parts; i++)
+        n += o->parts[i].bytes;
+    return n;
+}
+
 static bool write_batch(struct mx_cold *c, struct work *w)
 {
     struct mx_cold_batch *b = w->b;
+    pthread_mutex_lock(&c->mu);
+    bool dropped = any_dropped(b);
+    pthread_mutex_unlock(&c->mu);
+    if (dropped)
+        return false;
     if (!above_floor(c, b->bytes) || !mx_cold_make_room(c, b->bytes)) {
         pause_for(c, MX_COLD_CAUSE_FLOOR, NULL);
         return false;
@@ -369,7 +425,7 @@ static bool write_batch(struct mx_cold *c, struct work *w)
     for (size_t i = 0; i < b->n; i++) {
         if (given_up(c))
             return false;
-        if (!above_floor(c, b->objects[i].n_parts ? b->objects[i].parts[0].bytes : 0)) {
+        if (!above_floor(c, part_bytes(&b->objects[i]))) {
             pause_for(c, MX_COLD_CAUSE_FLOOR, NULL);
             return false;
         }
@@ -441,10 +497,15 @@ static void lower_priority(void)
 #endif
 }
 
+static bool sweepable(const struct mx_cold *c)
+{
+    return c->n_garbage && mx_now_ns() >= c->sweep_ns;
+}
+
 /* With mu. Waits for work; NULL: only garbage, touches or the end. */
 static struct mx_cold_batch *next_batch(struct mx_cold *c, uint64_t tick)
 {
-    while (!c->head && !c->stop && !c->n_garbage && mx_now_ns() < tick) {
+    while (!c->head && !c->stop && !sweepable(c) && mx_now_ns() < tick) {
         pthread_cond_broadcast(&c->idle);
         struct timespec t = {(time_t)(tick / 1000000000ull), (long)(tick % 1000000000ull)};
         pthread_cond_timedwait(&c->wake, &c->mu, &t);
@@ -474,9 +535,11 @@ void *mx_cold_writer(void *cold)
         pthread_mutex_lock(&c->mu);
         struct mx_cold_batch *b = next_batch(c, tick);
         over = !b && c->stop;
+        bool sweep = over || b || sweepable(c);
         c->busy = true;
         pthread_mutex_unlock(&c->mu);
-        mx_cold_sweep(c);
+        if (sweep)
+            mx_cold_sweep(c);
         if (b)
             do_batch(c, b);
         if (room && (over || mx_now_ns() >= tick)) {

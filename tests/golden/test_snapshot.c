@@ -5,11 +5,14 @@
 #include "runtime/forward.h"
 #include "runtime/snapshot.h"
 
+#include <jansson.h>
+#include <unistd.h>
+
 enum { MOST = 700, VOCAB = 320, STEPS = 3, NEW_TOKENS = 24 };
 
 static int32_t ids[MOST];
 
-static mtplx_model *open_tiny(const char *device, int max_rows)
+static mtplx_model *open_at(const char *path, const char *device, int max_rows)
 {
     mtplx_load_options o = {.device = device, .threads = 2, .max_rows = max_rows};
     uint32_t x = 12345;
@@ -17,7 +20,12 @@ static mtplx_model *open_tiny(const char *device, int max_rows)
         x = x * 1664525u + 1013904223u;
         ids[i] = (int32_t)((x >> 16) % VOCAB);
     }
-    return load_or_fail(src_path("tests/golden/qwen3_5_text"), &o);
+    return load_or_fail(path, &o);
+}
+
+static mtplx_model *open_tiny(const char *device, int max_rows)
+{
+    return open_at(src_path("tests/golden/qwen3_5_text"), device, max_rows);
 }
 
 static mtplx_seq *new_seq(mtplx_model *m)
@@ -127,6 +135,26 @@ static void check_snapshot(mtplx_snapshot *p, size_t n, const char *what)
     mtplx_seq_free(s);
 }
 
+static uint64_t sum_of(struct mx_device *d, struct mx_kv_block *const *blocks, size_t n, uint64_t h)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t bytes = mx_kv_pool_block_bytes(blocks[i]->pool);
+        uint8_t *copy = malloc(bytes);
+        d->ops->download(d, copy, blocks[i]->data, bytes);
+        for (size_t k = 0; k < bytes; k++)
+            h = (h ^ copy[k]) * 0x100000001b3u;
+        free(copy);
+    }
+    return h;
+}
+
+/* Of every byte in a snapshot's blocks, also behind its end: B1 says that none of them changes. */
+static uint64_t block_sum(const mtplx_snapshot *p)
+{
+    struct mx_device *d = p->model->device;
+    return sum_of(d, p->mtp, p->n_mtp, sum_of(d, p->kv, p->n_kv, 0xcbf29ce484222325u));
+}
+
 static uint64_t used_bytes(struct mx_kv_pool *p)
 {
     uint64_t used, idle;
@@ -157,6 +185,7 @@ static void test_restore(void **state)
             feed_to(s, n, i % 2 ? 3 : MOST); /* short passes leave a lag */
             struct probe want = probe(s);
             mtplx_snapshot *p = snap(s);
+            uint64_t sum = block_sum(p);
             check_like(s, &want, n, "after a snapshot");
             check_snapshot(p, n, "fresh");
             feed(s, ids + 300, 100); /* another way on: copies the block it writes */
@@ -166,6 +195,7 @@ static void test_restore(void **state)
             check_snapshot(p, n, "original was reset");
             mtplx_seq *a = restore(p), *b = restore(p);
             feed(a, ids + 400, 30);
+            assert_true(block_sum(p) == sum);
             mtplx_snapshot_free(p);
             mtplx_seq_free(s);
             mtplx_seq_free(a);
@@ -233,8 +263,10 @@ static void test_while_drafting(void **state)
             rows[i] = (mtplx_row){.seq = s, .token = token};
         }
         mtplx_snapshot *p = snap(s);
+        uint64_t sum = block_sum(p);
         assert_int_equal(mtplx_forward(m, rows, 4, MTPLX_VERIFY, false, NULL, NULL), MTPLX_OK);
         assert_int_equal(mtplx_seq_commit(s, 3, NULL), MTPLX_OK);
+        assert_true(block_sum(p) == sum);
         mtplx_seq *back = restore(p), *c = cold(m, n + 3);
         check_like(back, &want, n, "taken between drafts");
         check_snapshot(p, n, "taken between drafts");
@@ -268,9 +300,13 @@ static void check_captures(mtplx_model *m, size_t step)
     mx_seq_want_capture(s, 64); /* again */
     feed_to(s, 200, step);
     assert_int_equal(take_all(s, got), N);
+    uint64_t sums[N];
+    for (size_t i = 0; i < N; i++)
+        sums[i] = block_sum(got[i]);
     feed(s, ids + 300, 70); /* the original goes on */
     mtplx_seq_free(s);
     for (size_t i = 0; i < N; i++) {
+        assert_true(block_sum(got[i]) == sums[i]);
         check_snapshot(got[i], at[i], "captured");
         mtplx_snapshot_free(got[i]);
     }
@@ -446,6 +482,238 @@ static void test_sharing(void **state)
     close_model(m);
 }
 
+/* ---- Without recurrent layers ------------------------------------------------------------- */
+
+/* The fixture's two attention layers alone, as a checkpoint in `dir`. */
+static void write_attention_only(const char *dir)
+{
+    static const char *const from[] = {".layers.3.", ".layers.7."};
+    char path[512], name[256];
+    struct mx_safetensors st;
+    assert_int_equal(
+        mx_safetensors_open(&st, src_path("tests/golden/qwen3_5_text/model.safetensors"), NULL),
+        MTPLX_OK);
+    struct mx_st_writer *w = mx_st_writer_new("pt", NULL);
+    for (size_t i = 0; i < st.count; i++) {
+        const struct mx_tensor *t = &st.tensors[i];
+        const char *at = strstr(t->name, ".layers."), *rest = t->name;
+        int layer = -1;
+        for (int k = 0; at && k < 2; k++)
+            if (strncmp(at, from[k], strlen(from[k])) == 0)
+                layer = k;
+        if (at && layer < 0 && strncmp(t->name, "mtp.", 4) != 0)
+            continue;
+        snprintf(name, sizeof name, "%s", rest);
+        if (layer >= 0)
+            snprintf(name, sizeof name, "%.*s.layers.%d.%s", (int)(at - rest), rest, layer,
+                     at + strlen(from[layer]));
+        assert_int_equal(mx_st_writer_add(w, name, t->dtype, t->ndim, t->shape, t->data, NULL),
+                         MTPLX_OK);
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_int_equal(mx_st_writer_finish(w, path, NULL), MTPLX_OK);
+    mx_st_writer_free(w);
+    mx_safetensors_close(&st);
+    json_t *c = json_load_file(src_path("tests/golden/qwen3_5_text/config.json"), 0, NULL);
+    json_object_set_new(c, "num_hidden_layers", json_integer(2));
+    json_object_set_new(c, "layer_types", json_pack("[ss]", "full_attention", "full_attention"));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(json_dump_file(c, path, 0), 0);
+    json_decref(c);
+}
+
+static void remove_dir(const char *dir)
+{
+    static const char *const files[] = {"model.safetensors", "config.json"};
+    char path[512];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
+/* A sequence cut at n tokens, against a cold one; then a snapshot of it. */
+static void check_cut(const mtplx_snapshot *p, size_t n)
+{
+    mtplx_snapshot *cut = mx_snapshot_cut(p, n);
+    assert_non_null(cut);
+    mtplx_seq *s = restore(cut), *c = cold(p->model, n);
+    mtplx_forward_result r;
+    mtplx_error err = {0};
+    if (cut->mtp_len == (int64_t)n) {
+        mtplx_row wrong = {.seq = s, .token = (ids[n] + 1) % VOCAB};
+        assert_int_equal(mtplx_forward(p->model, &wrong, 1, MTPLX_COMMIT, false, &r, &err),
+                         MTPLX_ERR_ARGUMENT);
+        assert_int_equal(mtplx_draft(p->model, &s, &ids[n], 1, &r, &err), MTPLX_ERR_ARGUMENT);
+    }
+    mtplx_snapshot *again = snap(s);
+    mtplx_seq *t = restore(again);
+    struct probe want = probe(c);
+    check_like(s, &want, n, "cut");
+    check_like(t, &want, n, "cut and taken again");
+    feed_to(s, n + 50, n % 2 ? 1 : MOST);
+    feed_to(t, n + 50, 7);
+    feed_to(c, n + 50, MOST);
+    want = probe(c);
+    check_like(s, &want, n + 50, "cut");
+    check_like(t, &want, n + 50, "cut and taken again");
+    mtplx_snapshot_free(cut);
+    mtplx_snapshot_free(again);
+    mtplx_seq_free(s);
+    mtplx_seq_free(t);
+    mtplx_seq_free(c);
+}
+
+static void test_cut(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/mtplx-snapshot-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    write_attention_only(dir);
+    mtplx_model *m = open_at(dir, "cpu", 0);
+    assert_true(mx_snapshot_can_cut(m));
+    for (size_t step = 2; step < MOST; step += 600) { /* with a lag, and without */
+        mtplx_seq *s = new_seq(m);
+        feed_to(s, 140, step);
+        mtplx_snapshot *p = snap(s);
+        assert_null(mx_snapshot_cut(p, 0));
+        assert_null(mx_snapshot_cut(p, 140));
+        for (size_t n = 1; n < 140; n += n < 60 || (n > 66 && n < 133) ? 13 : 1)
+            check_cut(p, n);
+        feed(s, ids + 300, 70);
+        check_cut(p, 139);
+        mtplx_snapshot_free(p);
+        mtplx_seq_free(s);
+    }
+    check_captures(m, MOST);
+    check_captures(m, 5);
+    int32_t far[3] = {50, 50, 50};
+    mtplx_seq *s = cold(m, 10);
+    mtplx_row row = {.seq = s, .token = 1, .position = far};
+    assert_int_equal(mtplx_forward(m, &row, 1, MTPLX_COMMIT, false, NULL, NULL), MTPLX_OK);
+    mtplx_snapshot *p = snap(s);
+    assert_null(mx_snapshot_cut(p, 5)); /* where token 5 would stand is not known */
+    mtplx_snapshot_free(p);
+    mtplx_seq_free(s);
+    close_model(m);
+    m = open_tiny("cpu", 0);
+    s = cold(m, 10);
+    p = snap(s);
+    assert_false(mx_snapshot_can_cut(m));
+    assert_null(mx_snapshot_cut(p, 5));
+    mtplx_snapshot_free(p);
+    mtplx_seq_free(s);
+    close_model(m);
+    remove_dir(dir);
+}
+
+/* ---- Memory that is not there ------------------------------------------------------------- */
+
+static struct {
+    const struct mx_device_ops *real;
+    struct mx_device_ops ops;
+    int left; /* allocations that succeed */
+} scarce;
+
+static void *scarce_alloc(struct mx_device *d, size_t bytes)
+{
+    return scarce.left-- > 0 ? scarce.real->alloc(d, bytes) : NULL;
+}
+
+/* From now on only `n` pieces of device memory can be had; negative: as many as wanted. */
+static void limit(mtplx_model *m, int n)
+{
+    if (!scarce.real) {
+        scarce.real = m->device->ops;
+        scarce.ops = *scarce.real;
+        scarce.ops.alloc = scarce_alloc;
+    }
+    scarce.left = n;
+    m->device->ops = n < 0 ? scarce.real : &scarce.ops;
+    mx_kv_pool_trim(m->kv_pool, 0);
+    mx_kv_pool_trim(m->mtp_pool, 0);
+}
+
+/* A pass for which there is no memory leaves the sequence and those it shares with as they were. */
+static void check_scarce_pass(mtplx_model *m, mtplx_seq *s, const struct probe *want, int pieces)
+{
+    mtplx_row rows[150];
+    mtplx_error err = {0};
+    mtplx_seq *f = mtplx_seq_fork(s, NULL);
+    for (size_t i = 0; i < 150; i++)
+        rows[i] = (mtplx_row){.seq = f, .token = ids[100 + i]};
+    limit(m, pieces);
+    mtplx_status st = mtplx_forward(m, rows, 150, MTPLX_COMMIT, false, NULL, &err);
+    limit(m, -1);
+    assert_true(st == MTPLX_OK || st == MTPLX_ERR_MEMORY);
+    if (st != MTPLX_OK)
+        check_like(f, want, 100, "after a pass without memory");
+    mtplx_seq *c = cold(m, 250);
+    feed_to(f, 250, MOST);
+    struct probe end = probe(c);
+    check_like(f, &end, 250, "after more memory");
+    check_like(s, want, 100, "beside a pass without memory");
+    mtplx_seq_free(c);
+    mtplx_seq_free(f);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    mtplx_error err = {0};
+    mtplx_seq *s = cold(m, 100);
+    struct probe want = probe(s);
+    mtplx_seq_free(cold(m, 250)); /* buffers of the model exist */
+    for (int pieces = 0; pieces < 9; pieces++)
+        check_scarce_pass(m, s, &want, pieces);
+    mtplx_snapshot *p = snap(s);
+    for (int pieces = 0; pieces < 2; pieces++) { /* slab and lag */
+        limit(m, pieces);
+        assert_null(mtplx_seq_snapshot(s, &err));
+        assert_int_equal(err.status, MTPLX_ERR_MEMORY);
+        assert_null(mtplx_seq_restore(p, &err));
+        assert_int_equal(err.status, MTPLX_ERR_MEMORY);
+        limit(m, -1);
+    }
+    check_like(s, &want, 100, "after failures");
+    mtplx_snapshot_free(p);
+    mtplx_seq_free(s);
+    close_model(m);
+}
+
+/* Captures without memory are left out; the pass is as good. */
+static void test_scarce_captures(void **state)
+{
+    (void)state;
+    mtplx_model *m = open_tiny("cpu", 0);
+    mtplx_seq *c = cold(m, 60);
+    struct probe want = probe(c);
+    mtplx_seq_free(c);
+    size_t most = 0;
+    for (int pieces = 3; pieces < 10; pieces++) { /* three KV blocks first */
+        mtplx_snapshot *got[MX_MAX_CAPTURES];
+        mtplx_seq *s = new_seq(m);
+        for (size_t at = 20; at <= 50; at += 15)
+            mx_seq_want_capture(s, at);
+        limit(m, pieces);
+        feed_to(s, 60, MOST);
+        limit(m, -1);
+        size_t n = take_all(s, got);
+        assert_true(n >= most && n <= 3);
+        most = n;
+        for (size_t i = 0; i < n; i++) {
+            check_snapshot(got[i], got[i]->n, "scarce");
+            mtplx_snapshot_free(got[i]);
+        }
+        check_like(s, &want, 60, "scarce");
+        mtplx_seq_free(s);
+    }
+    assert_int_equal(most, 3);
+    close_model(m);
+}
+
 /* ---- Answers ------------------------------------------------------------------------------ */
 
 struct answer {
@@ -528,7 +796,8 @@ int main(void)
         cmocka_unit_test(test_captures),         cmocka_unit_test(test_ragged_captures),
         cmocka_unit_test(test_dropped_captures), cmocka_unit_test(test_refused_pass),
         cmocka_unit_test(test_forks_diverge),    cmocka_unit_test(test_sharing),
-        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_answers),          cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_scarce_captures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -933,6 +933,8 @@ struct gdn_params {
 struct gdn_seq {
     float *qkv, *z, *b, *a, *y, *slab;
     int done;
+    const struct mx_rec_capture *captures;
+    int n_captures;
 };
 
 static struct gdn_params new_gdn_params(const struct mx_gdn_layout *l)
@@ -1000,6 +1002,8 @@ static void gdn_step(struct mx_device *d, const struct mx_gdn_layout *l, const s
         struct gdn_seq *s = seqs[i];
         segs[i] =
             (struct mx_seg){.row0 = row, .rows = rows[i], .rec_in = s->slab, .rec_out = s->slab};
+        segs[i].captures = s->captures;
+        segs[i].n_captures = s->n_captures;
         for (int r = 0; r < rows[i]; r++, row++) {
             int64_t at = s->done + r;
             memcpy(qkv + row * (cd + 2), s->qkv + at * cd, (size_t)cd * sizeof *qkv);
@@ -1217,6 +1221,61 @@ static void test_commit(void **state)
     }
 }
 
+/* Captures in a segment of all rows, in place, beside another segment: the slab at row r is that of
+ * a run of r + 1 rows. */
+static void check_captures(const struct mx_gdn_layout *l, struct mx_device *d)
+{
+    static const int at[] = {0, 1, 2, 14, 15, 16, 31, 40, 63, 73, 74};
+    enum { N = sizeof at / sizeof *at };
+    struct gdn_params p = new_gdn_params(l);
+    struct gdn_seq s = new_gdn_seq(l), b = new_gdn_seq(l), *both[2] = {&s, &b};
+    struct mx_rec_capture captures[N];
+    float *before = copy_of(s.slab, slab_floats(l)), *plain = copy_of(before, slab_floats(l));
+    size_t bytes = (size_t)slab_floats(l) * sizeof(float);
+    int all[2] = {GDN_ROWS, 20};
+    for (int i = 0; i < N; i++)
+        captures[i] = (struct mx_rec_capture){.row = at[i], .slab = floats(slab_floats(l))};
+    for (int layer = 0; layer < LAYERS; layer++) {
+        s.done = b.done = 0;
+        s.captures = captures;
+        s.n_captures = N;
+        gdn_step(d, l, &p, layer, both, all, 2, NULL, NULL);
+    }
+    for (int i = 0; i < N; i++) {
+        struct gdn_seq t = clone_gdn_seq(l, &s, before), *pt = &t;
+        int rows = at[i] + 1;
+        for (int layer = 0; layer < LAYERS; layer++) {
+            t.done = 0;
+            gdn_step(d, l, &p, layer, &pt, &rows, 1, NULL, NULL);
+        }
+        assert_same(captures[i].slab, t.slab, bytes, "capture");
+        free_gdn_seq(&t);
+        free(captures[i].slab);
+    }
+    struct gdn_seq u = clone_gdn_seq(l, &s, plain), *pu = &u; /* without: the same result */
+    for (int layer = 0; layer < LAYERS; layer++) {
+        u.done = 0;
+        gdn_step(d, l, &p, layer, &pu, all, 1, NULL, NULL);
+    }
+    assert_same(s.slab, u.slab, bytes, "slab beside captures");
+    assert_same(s.y, u.y, (size_t)(GDN_ROWS * l->value_heads * l->dv) * sizeof(float),
+                "outputs beside captures");
+    free(before);
+    free(plain);
+    free_gdn_seq(&s);
+    free_gdn_seq(&b);
+    free_gdn_seq(&u);
+    free_gdn_params(&p);
+}
+
+static void test_captures(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof gdn_cases / sizeof *gdn_cases; i++)
+        for (int d = 0; d < THREAD_COUNTS; d++)
+            check_captures(&gdn_cases[i], devs[d]);
+}
+
 /* ---- Instruction sets against each other -------------------------------------------------- */
 
 static uint64_t digest(uint64_t h, const float *x, int64_t n)
@@ -1361,6 +1420,7 @@ int main(void)
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_gated_delta),
         cmocka_unit_test(test_commit),
+        cmocka_unit_test(test_captures),
         cmocka_unit_test(test_sets_agree),
     };
     static const char *const isas[] = {"ref", "generic", "avx2", "avx512", "neon"};

@@ -222,7 +222,8 @@ static void test_names(void **state)
     assert_int_equal(mx_engine_mode_named("ser"), -1);
     assert_int_equal(mx_engine_mode_named(""), -1);
     assert_string_equal(mx_engine_mode_name((enum mx_engine_mode)77), "unknown");
-    assert_string_equal(mx_cache_miss_name(MX_MISS_PREFIX_DIVERGENCE), "prefix_divergence");
+    assert_string_equal(mx_cache_miss_name(MX_MISS_PREFIX_DIVERGENCE),
+                        "prefix_divergence_at_token");
     assert_string_equal(mx_cache_miss_name((enum mx_cache_miss)99), "unknown");
 }
 
