@@ -87,11 +87,7 @@ bool mx_cold_drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_
 void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
                     const char *why)
 {
-    char name[MX_COLD_NAME];
-    mtplx_error err;
-    mx_cold_name(name, kind, key, &c->o.identity);
-    mx_error(&err, MTPLX_ERR_FORMAT, "%s", why);
-    drop_bad(c, kind, key, name, &err);
+    mx_cold_drop_bad(c, kind, key, 0, why);
 }
 
 static void count(struct mx_cold *c, const struct mx_cold_part *parts, int n_parts, uint64_t began)
