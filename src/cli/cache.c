@@ -305,13 +305,12 @@ static void report_removed(struct run *r, const struct mx_cold_report *rep)
 {
     char size[32];
     put_number(r, "removed_files", rep->removed);
-    put_number(r, "dropped_snapshots", rep->snapshots + rep->evicted);
+    put_number(r, "dropped_snapshots", rep->snapshots);
     put_number(r, "freed_bytes", rep->freed);
     if (r->json)
         return;
-    uint64_t snapshots = rep->snapshots + rep->evicted;
     mx_cli_printf(r->out, "dropped %llu snapshot%s, removed %llu stray file%s, freed %s\n",
-                  (unsigned long long)snapshots, plural(snapshots),
+                  (unsigned long long)rep->snapshots, plural(rep->snapshots),
                   (unsigned long long)rep->removed, plural(rep->removed), human(size, rep->freed));
     print_total(r);
 }
@@ -336,14 +335,20 @@ static int run_gc(const struct mx_cli_args *args, struct mx_cli_out *out)
     return close_run(&r, st, MX_EXIT_OK);
 }
 
+/* Without --yes. */
 static int refuse_clear(struct run *r)
 {
     char size[32];
     const char *session = r->args->values[CACHE_OWN].text;
-    mx_error(&r->err, MTPLX_ERR_ARGUMENT,
-             "this removes %s of %llu snapshot%s, %s, in %s; add --yes to do it",
-             session ? "one session" : "all", (unsigned long long)r->stats.snapshots,
-             plural(r->stats.snapshots), human(size, r->stats.bytes), r->stats.dir);
+    if (session)
+        mx_error(&r->err, MTPLX_ERR_ARGUMENT,
+                 "this removes the states of session \"%.60s\" in %s; add --yes to do it", session,
+                 r->stats.dir);
+    else
+        mx_error(&r->err, MTPLX_ERR_ARGUMENT,
+                 "this removes all %llu snapshot%s, %s, in %s; add --yes to do it",
+                 (unsigned long long)r->stats.snapshots, plural(r->stats.snapshots),
+                 human(size, r->stats.bytes), r->stats.dir);
     return close_run(r, MTPLX_ERR_ARGUMENT, MX_EXIT_FAILURE);
 }
 
@@ -368,7 +373,6 @@ static int run_clear(const struct mx_cli_args *args, struct mx_cli_out *out)
 
 const struct mx_cli_command mx_cli_cache_check = {
     .name = "cache check",
-    .operands = "",
     .summary = "Read every file of the session cache and check it.",
     .details = "Compares names, headers, sizes and checksums of all files with each other and with "
                "the manifest. What fails is dropped, with everything that needs it, unless a "
@@ -381,7 +385,6 @@ const struct mx_cli_command mx_cli_cache_check = {
 
 const struct mx_cli_command mx_cli_cache_ls = {
     .name = "cache ls",
-    .operands = "",
     .summary = "List the states in the session cache.",
     .details = "One line for each state, last used first: the start of its key, how many tokens it "
                "is of, its size with the blocks it needs (which others may share), when it was "
@@ -393,7 +396,6 @@ const struct mx_cli_command mx_cli_cache_ls = {
 
 const struct mx_cli_command mx_cli_cache_gc = {
     .name = "cache gc",
-    .operands = "",
     .summary = "Remove from the session cache what is of no use or too much.",
     .details = "Removes files without an entry, drops the least recently used states until the "
                "rest fits, and shrinks the manifest. A server does the same by itself; while one "
@@ -405,7 +407,6 @@ const struct mx_cli_command mx_cli_cache_gc = {
 
 const struct mx_cli_command mx_cli_cache_clear = {
     .name = "cache clear",
-    .operands = "",
     .summary = "Remove all states from the session cache, or those of a session.",
     .details = "Conversations that shared their beginning with a session that is removed keep it. "
                "Refused while a server is using the cache: it has DELETE /admin/sessions.",

@@ -66,7 +66,9 @@ const char *mx_cli_nearest_command(int argc, char *const *argv)
         mx_cli_suggest(strchr(name, ' ') && two[0] ? two : argv[0], name, &best, &distance);
     }
     mx_cli_suggest(argv[0], "help", &best, &distance);
-    if (!mx_cli_is_group(argv[0]))
+    if (!mx_cli_is_group(argv[0])) {
         mx_cli_suggest(argv[0], "forge", &best, &distance);
+        mx_cli_suggest(argv[0], "cache", &best, &distance);
+    }
     return best;
 }
