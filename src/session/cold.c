@@ -11,7 +11,7 @@
 #include <time.h>
 
 #define GIB ((uint64_t)1 << 30)
-#define BLOCK_TOKENS 64 /* MX_KV_BLOCK, of which this floor knows nothing else */
+#define BLOCK_TOKENS 64            /* MX_KV_BLOCK, of which this floor knows nothing else */
 #define RECONCILE_NS 2000000000ull /* of opening; the writer does the rest */
 #define REBUILD_NS 30000000000ull
 
