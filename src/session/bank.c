@@ -327,7 +327,7 @@ static void refresh(struct mx_bank *b, struct mx_entry *e, enum mx_point point, 
 
 /* Puts the entry in, or returns false. `old` has room for all blocks of the snapshot. */
 static bool put(struct mx_bank *b, struct mx_entry *e, const char *scope, const char *session,
-                struct mx_kv_block **old, size_t *n_old, struct mx_trash *t)
+                int refs, struct mx_kv_block **old, size_t *n_old, struct mx_trash *t)
 {
     uint64_t now = mx_bank_now(b);
     struct mx_walk w;
@@ -339,7 +339,7 @@ static bool put(struct mx_bank *b, struct mx_entry *e, const char *scope, const 
         refresh(b, mx_entry_of(same), e->point, now);
         return false;
     }
-    if (witness && old && atomic_load_explicit(&e->s->refs, memory_order_acquire) == 1)
+    if (witness && old && atomic_load_explicit(&e->s->refs, memory_order_acquire) == refs)
         *n_old = intern(e->s, mx_entry_of(witness)->s, w.common, old);
     e->id = ++b->next_id;
     e->made_ns = e->used_ns = now;
@@ -377,6 +377,12 @@ static bool can_keep(const struct mx_bank *b, const mtplx_snapshot *s)
 void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
                  const char *session)
 {
+    mx_bank_insert(b, s, point, scope, session, 1);
+}
+
+void mx_bank_insert(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
+                    const char *session, int refs)
+{
     char key[MX_LABEL_BYTES];
     struct mx_trash trash = {0};
     size_t n_old = 0;
@@ -400,7 +406,7 @@ void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, cons
     uint64_t bytes = whole_bytes(s, e->own);
     pthread_mutex_lock(&b->lock);
     bool fits = bytes <= b->ceiling;
-    bool kept = fits && put(b, e, key, session, old, &n_old, &trash);
+    bool kept = fits && put(b, e, key, session, refs, old, &n_old, &trash);
     b->stats.dropped_budget += !fits;
     pthread_mutex_unlock(&b->lock);
     for (size_t i = 0; i < n_old; i++)

@@ -68,6 +68,10 @@ struct mx_trash {
 };
 void mx_trash_burn(struct mx_bank *b, struct mx_trash *t);
 
+/* mx_bank_put() by who has seen no more than `refs` references to the snapshot, this one included:
+ * when there are no others, its blocks may be replaced by equal ones (S2 of snapshot.h). */
+void mx_bank_insert(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
+                    const char *session, int refs);
 /* A lookup without counting it; takes the lock. `use`: it counts as a use of the entry. `witness`,
  * when wanted, is a reference to the snapshot that has most in common with the prompt, or NULL. */
 void mx_bank_look_up(struct mx_bank *b, const char *scope, const int32_t *tokens, size_t n,

@@ -48,7 +48,7 @@ static void keep(struct mx_bank *b, mtplx_snapshot *s, const char *scope, const 
                  const int32_t *tokens, size_t n, struct mx_bank_hit *hit)
 {
     mx_snapshot_unref(hit->snapshot);
-    mx_bank_put(b, mx_snapshot_ref(s), MX_POINT_PROMPT, scope, session);
+    mx_bank_insert(b, mx_snapshot_ref(s), MX_POINT_PROMPT, scope, session, 2);
     mx_bank_look_up(b, scope, tokens, n, true, hit, NULL);
     if (restored(hit) >= s->n) {
         mx_snapshot_unref(s);
