@@ -43,8 +43,6 @@ static mtplx_status read_file(struct mx_cold *c, int fd, enum mx_cold_kind kind,
     int error = mx_cold_fault(c, MX_COLD_OP_READ);
     if (error || fstat(fd, &st) != 0)
         return mx_error(err, MTPLX_ERR_IO, "reading failed: %s", strerror(error ? error : errno));
-    /* The kernel fetches the rest while the first pieces are hashed. */
-    posix_fadvise(fd, 0, st.st_size, POSIX_FADV_WILLNEED);
     mtplx_status s = mx_record_open(fd, 0, (uint64_t)st.st_size, &r, err);
     if (s)
         return s;

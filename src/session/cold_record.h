@@ -19,6 +19,7 @@
 #define MX_RECORD_VERSION 1
 #define MX_RECORD_FIXED 512                /* bytes before the label and the tokens */
 #define MX_RECORD_LABEL 128                /* of a session label with its NUL */
+#define MX_RECORD_RAW ((uint64_t)1 << 40)  /* most bytes of a part */
 #define MX_RECORD_TOKENS ((size_t)1 << 24) /* most in a record */
 
 struct mx_record_part {
