@@ -18,8 +18,9 @@
  *       what fails is dropped (row, file and every snapshot that needs it) with one log line.
  *   C3  Only the writer thread writes. Requests never wait for it: its queue is bounded, and what
  *       does not fit is left out (and counted).
- *   C4  Directory 0700, files 0600. One process writes a directory at a time (a lock file); others
- *       go on without the cold tier, with one warning.
+ *   C4  Directory 0700, files 0600. One process writes a directory at a time (a lock file); others,
+ *       and all when the file system is read-only, read what was there when they opened it and
+ *       write nothing, with one warning. A directory of another user is refused.
  *   C5  Whatever the disk does (full, read-only, gone, slow), the tier degrades with one warning
  *       for each cause and serving goes on.
  *
@@ -52,7 +53,8 @@ struct mx_cold_options {
     uint64_t hourly_bytes; /* write budget; 0: 16 GiB an hour; UINT64_MAX: none */
     uint64_t floor_bytes;  /* nothing is written when less is free; 0: 4 GiB, or 5 % of a smaller
                               disk */
-    uint64_t queue_bytes;  /* most that waits to be written; 0: 1 GiB */
+    uint64_t queue_bytes;  /* most that waits to be written; 0: 1 GiB. A larger snapshot is taken
+                              when nothing else waits */
     size_t min_tokens;     /* shorter snapshots are not kept; 0: 512 */
     struct mx_cold_identity identity;
     void (*log)(void *arg, const char *line); /* warnings, one line each; NULL: dropped */
@@ -103,9 +105,11 @@ struct mx_cold_write {
     const char *scope;   /* copied */
 };
 /* Queues a snapshot and the blocks it needs, in order, block objects first; those on disk already
- * are skipped. release(arg) is called exactly once, from any thread, when their memory is not
- * needed any more, also when nothing is queued. False: it was left out (full queue, budget, floor,
- * too short, write error, already there). */
+ * are skipped. The first block's parent is all zero, or there already (or queued before). What the
+ * snapshot hangs below is the last block of the list, or without one its own `parent`. Parts and
+ * tokens stay as they are until release(arg), which is called exactly once, from any thread, when
+ * their memory is not needed any more, also when nothing is queued. False: it was left out (full
+ * queue, budget, floor, too short, write error, already there). */
 bool mx_cold_put(struct mx_cold *c, const struct mx_cold_write *objects, size_t n,
                  void (*release)(void *arg), void *arg);
 /* Waits until everything queued is written, at most so long. True: it is. */
@@ -113,8 +117,8 @@ bool mx_cold_flush(struct mx_cold *c, uint64_t wait_ns);
 
 /* ---- Reading ------------------------------------------------------------------------------ */
 
-/* Whether a block is there; whether a snapshot is, and complete with all its blocks. From memory.
- */
+/* Whether a block is there; whether a snapshot is, and complete with all its blocks. From memory;
+ * always false in mode WRITE_ONLY. */
 bool mx_cold_has(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
 /* Where complete snapshots end behind a block border: bit r is set when there is one that goes on
  * for r tokens behind the block with this key, fewer than a block has (64), whichever they are.

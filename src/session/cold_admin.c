@@ -14,7 +14,7 @@ struct mx_cold *mx_cold_admin_open(const char *dir, uint64_t max_bytes,
                                    void (*log)(void *arg, const char *line), void *arg,
                                    mtplx_error *err)
 {
-    char own[256];
+    char own[256] = "";
     struct stat st;
     if (err)
         *err = (mtplx_error){0};

@@ -182,7 +182,7 @@ static mtplx_status open_all(struct mx_cold_dir *d, char *path, mtplx_error *err
 
 mtplx_status mx_cold_dir_open(struct mx_cold_dir *d, const char *path, mtplx_error *err)
 {
-    char own[256];
+    char own[256] = "";
     *d = (struct mx_cold_dir){.fd = -1, .objects = -1, .lock = -1};
     if (!path || !*path) {
         mtplx_status s = mx_cold_dir_default(own, sizeof own, err);

@@ -207,7 +207,7 @@ uint64_t mx_cold_stamp(struct mx_cold *c);
 int mx_cold_fault(const struct mx_cold *c, enum mx_cold_op op);
 /* Removes an entry and all that hang below it; LIVE ones become garbage, QUEUED ones are marked and
  * go with their batch. How many LIVE snapshots went. Call with mu. */
-int mx_cold_cut(struct mx_cold *c, struct mx_cold_entry *e);
+int mx_cold_cut(struct mx_cold *c, struct mx_cold_entry *top);
 /* An object that failed its checks goes, and what needs it: one line. False: it was not there any
  * more. Without mu. */
 bool mx_cold_drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
