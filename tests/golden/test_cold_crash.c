@@ -64,7 +64,7 @@ static void turn(mtplx_model *m, struct mx_cold *c, uint64_t *seed)
     mtplx_seq_free(seq);
 }
 
-/* Says so when it starts, and after every turn. */
+/* Says so when it starts, and after every turn; some of them wait for the disk. */
 static int child(const char *dir, uint64_t seed)
 {
     mtplx_model *m = tiny();
@@ -74,6 +74,8 @@ static int child(const char *dir, uint64_t seed)
     struct mx_cold *c = mx_cold_open(&o, NULL);
     while (c) {
         turn(m, c, &seed);
+        if (rig_next(&seed) % 3 == 0)
+            mx_cold_flush(c, RIG_WAIT);
         if (write(STDOUT_FILENO, ".", 1) != 1)
             break;
     }
