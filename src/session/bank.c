@@ -355,11 +355,13 @@ static uint64_t whole_bytes(const mtplx_snapshot *s, uint64_t own)
     return sum;
 }
 
-/* One whose MTP cache has an entry of the token behind it (a cut one) goes on with that token only.
+/* Whether the tokens say all about a snapshot (K1): not where rows had positions of their own, nor
+ * where the MTP cache has an entry of the token behind it (a cut one goes on with that token only).
  */
 static bool can_keep(const struct mx_bank *b, const mtplx_snapshot *s)
 {
-    return s->n && s->model == b->o.model && (s->n_mtp == 0 || s->mtp_len < (int64_t)s->n);
+    return s->n && s->model == b->o.model && s->next_pos == (int64_t)s->n &&
+           (s->n_mtp == 0 || s->mtp_len < (int64_t)s->n);
 }
 
 void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
