@@ -2,11 +2,11 @@
 #include "cli/serve_flags.h"
 
 #include "cli/model_arg.h"
+#include "cli/size.h"
 #include "serve/auth.h"
 #include "serve/guard.h"
 #include "serve/turn.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,34 +39,12 @@ static const char *label(const struct reader *r, int flag, char buf[64])
 
 /* ---- Values ------------------------------------------------------------------------------- */
 
-/* "512M", "8G", "8GiB", or bytes; 0 when it is none of them. */
-static uint64_t size_of(const char *text)
-{
-    static const char units[] = "KMGT";
-    char *end;
-    errno = 0;
-    double n = strtod(text, &end);
-    if (errno || end == text || !(n > 0) || n > 1e15)
-        return 0;
-    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
-    if (unit && *unit) {
-        for (; unit >= units; unit--)
-            n *= 1024;
-        end++;
-        if (*end == 'i')
-            end++;
-    }
-    if (*end == 'B' || *end == 'b')
-        end++;
-    return *end == '\0' && n < 1e18 ? (uint64_t)n : 0;
-}
-
 static mtplx_status read_size(const struct reader *r, int flag, uint64_t *out)
 {
     char buf[64];
     if (!given(r, flag))
         return MTPLX_OK;
-    *out = size_of(value(r, flag)->text);
+    *out = mx_cli_size(value(r, flag)->text);
     if (*out > 0)
         return MTPLX_OK;
     return mx_error(r->err, MTPLX_ERR_ARGUMENT, "%s takes a size such as 512M or 8G, not \"%.40s\"",

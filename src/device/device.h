@@ -241,6 +241,7 @@ struct mx_device {
     const char *name;            /* "ref", "cpu/avx2", "cpu/generic", ... */
     enum mx_kv_format kv_format; /* what this device stores KV entries as: F32 or F16 */
     int threads;
+    bool host_memory; /* device memory is host memory, which the host may read and write in place */
     /* Set before the first weight is bound. The fast profile may round activations to int8 where
      * weights are quantised; without it every product takes float32 activations. D3 holds in both,
      * but they give different bits. */

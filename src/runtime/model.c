@@ -426,6 +426,7 @@ static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_
         if (!m->adapter)
             return err ? err->status : MTPLX_ERR_IO;
         l->adapter = m->adapter;
+        m->adapter_scale = l->adapter_scale;
     }
     if ((st = preset_geometry(m, o->kv_quant, err)) != MTPLX_OK)
         return st;
