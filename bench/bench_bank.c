@@ -124,7 +124,7 @@ int main(int argc, char **argv)
         return 1;
     }
     b.model.geometry.kv = (struct mx_kv_layout){
-        .dtype = MX_F32, .block_tokens = 1, .layers = 1, .kv_heads = 1, .head_dim = 32};
+        .format = MX_KV_F32, .block_tokens = 1, .layers = 1, .kv_heads = 1, .head_dim = 32};
     b.model.geometry.gdn = (struct mx_gdn_layout){
         .layers = 1, .key_heads = 1, .value_heads = 1, .dk = 4, .dv = 4, .kernel = 4};
     b.model.device = mx_device_open("ref", 1, &err);
