@@ -3,6 +3,7 @@
 #include "golden.h"
 
 #include "runtime/forward.h"
+#include "runtime/generate.h"
 #include "runtime/snapshot.h"
 
 #include <jansson.h>
@@ -462,6 +463,8 @@ static void test_sharing(void **state)
     assert_int_equal(used_bytes(m->kv_pool), one);
     for (int i = 0; i < 5; i++)
         feed(forks[i], ids + i, 20);
+    for (int i = 0; i < 5; i++)
+        assert_true(mx_seq_bytes(forks[i]) <= mx_seq_bytes_for(m, 2020));
     assert_int_equal(used_bytes(m->kv_pool), one + 5 * block); /* the last block of each */
     mtplx_snapshot *p = snap(s);
     assert_true(mtplx_snapshot_bytes(p) >= mx_snapshot_own_bytes(p) + one);
