@@ -2,17 +2,17 @@
  *
  * Restore points are: the last token but one of the prompt (the same prompt again costs one token),
  * the last borders between messages (an edit of one of the last messages), the end of the system
- * prompt (a new conversation), and CHUNK points at distances from the end that double from
- * `spacing`, on multiples of MX_KV_BLOCK.
+ * prompt (a new conversation), and CHUNK points on multiples of MX_KV_BLOCK, the first at most
+ * `spacing` from the end, each further one at most twice as far as the one before.
  *
  * Guarantee, with what thinning (thin.h) leaves of earlier prompts: an edit at distance d before
  * the end of a prompt costs at most max(spacing, d) tokens before the edit, plus what rounding to a
- * block and leaving out points close to another one add: MX_KV_BLOCK + APART tokens.
+ * block and leaving out points close to another one add: at most MX_KV_BLOCK + APART tokens.
  *
  * Spacing. A restore point costs a copy of the recurrent state, whatever its distance. The default
- * of 256 tokens is doubled until that copy is no larger than the KV cache of four times as many
- * tokens: 512 for the shape of a 4B model (50 MB of state, 36 KB of KV a token). Models without
- * recurrent state can be cut anywhere and need the last point only. */
+ * of 256 tokens is doubled until that copy is no larger than the KV cache of sixteen times as many
+ * tokens: 256 it is for the shapes of 1B (19 MB of state, 14 KB of KV a token) and 4B (50 MB, 36
+ * KB). Models without recurrent state can be cut anywhere and need the last point only. */
 #include "session/bank_int.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ size_t mx_plan_spacing(uint64_t slab_bytes, uint64_t block_bytes, size_t spacing
     if (spacing)
         return spacing;
     for (spacing = 256; spacing < 4096; spacing *= 2)
-        if (slab_bytes / 4 / spacing <= token_bytes)
+        if (slab_bytes / 16 / spacing <= token_bytes)
             break;
     return spacing;
 }
@@ -68,10 +68,11 @@ static void add_borders(struct plan *p, const size_t *borders, size_t n)
 
 static void add_chunks(struct plan *p, size_t spacing)
 {
-    for (size_t d = spacing; d < p->n; d *= 2) {
-        add(p, (p->n - d) / MX_KV_BLOCK * MX_KV_BLOCK, MX_POINT_CHUNK);
-        if (d > SIZE_MAX / 2)
-            break;
+    for (size_t d = spacing; d < p->n;) {
+        size_t at = (p->n - d + MX_KV_BLOCK - 1) / MX_KV_BLOCK * MX_KV_BLOCK,
+               twice = 2 * (p->n - at);
+        add(p, at, MX_POINT_CHUNK);
+        d = twice > d + MX_KV_BLOCK ? twice : d + MX_KV_BLOCK;
     }
 }
 

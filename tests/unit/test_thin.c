@@ -60,12 +60,12 @@ static void test_fixed(void **state)
         {160, MX_POINT_CHUNK, false},  {170, MX_POINT_ANSWER, false}, {180, MX_POINT_PROMPT, false},
         {190, MX_POINT_CHUNK, false},
     };
-    static const bool kept[] = {1, 0, 0, 1, 1, 0, 0, 1, 1, 1};
+    static const bool kept[] = {1, 1, 0, 1, 1, 0, 0, 1, 1, 1};
     (void)state;
-    assert_int_equal(mx_thin(p, 10, 256, 12), 6);
+    assert_int_equal(mx_thin(p, 10, 256, 12), 7);
     for (size_t i = 0; i < 10; i++)
         assert_int_equal(p[i].keep, kept[i]);
-    assert_int_equal(mx_thin(p, 10, 256, 1), 6); /* those stay */
+    assert_int_equal(mx_thin(p, 10, 256, 1), 7); /* those stay */
     assert_int_equal(mx_thin(p, 0, 256, 12), 0);
     assert_int_equal(mx_thin(p, 1, 256, 12), 1);
 }
@@ -108,11 +108,11 @@ static void test_plan(void **state)
     (void)state;
     rig_open(&r, (struct mx_bank_options){.spacing = 256}, true);
     size_t n = mx_bank_plan(r.bank, 0, 4000, borders, 9, at, points, 32);
-    static const size_t want[] = {300, 1920, 2500, 2944, 3000, 3456, 3500, 3712, 3999};
-    static const enum mx_point is[] = {MX_POINT_SYSTEM, MX_POINT_CHUNK,  MX_POINT_BORDER,
-                                       MX_POINT_CHUNK,  MX_POINT_BORDER, MX_POINT_CHUNK,
-                                       MX_POINT_BORDER, MX_POINT_CHUNK,  MX_POINT_PROMPT};
-    assert_int_equal(n, 9);
+    static const size_t want[] = {300, 896, 2432, 2500, 3000, 3200, 3500, 3584, 3776, 3999};
+    static const enum mx_point is[] = {
+        MX_POINT_SYSTEM, MX_POINT_CHUNK,  MX_POINT_CHUNK, MX_POINT_BORDER, MX_POINT_BORDER,
+        MX_POINT_CHUNK,  MX_POINT_BORDER, MX_POINT_CHUNK, MX_POINT_CHUNK,  MX_POINT_PROMPT};
+    assert_int_equal(n, 10);
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(at[i], want[i]);
         assert_int_equal(points[i], is[i]);
@@ -161,8 +161,9 @@ static void test_plan_bound(void **state)
 static void test_spacing(void **state)
 {
     (void)state;
-    assert_int_equal(mx_plan_spacing(50 << 20, 36864 * BLOCK, 0), 512); /* a 4B shape */
+    assert_int_equal(mx_plan_spacing(50 << 20, 36864 * BLOCK, 0), 256); /* a 4B shape */
     assert_int_equal(mx_plan_spacing(50 << 20, 36864 * BLOCK, 64), 64); /* asked for */
+    assert_int_equal(mx_plan_spacing(200 << 20, 36864 * BLOCK, 0), 512);
     assert_int_equal(mx_plan_spacing(1 << 20, 36864 * BLOCK, 0), 256);
     assert_int_equal(mx_plan_spacing((uint64_t)1 << 40, 0, 0), 4096);
     assert_int_equal(mx_plan_spacing(0, 0, 0), 256);
