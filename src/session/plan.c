@@ -1,9 +1,10 @@
 /* Where a prompt should be captured.
  *
  * Restore points are: the last token but one of the prompt (the same prompt again costs one token),
- * the last borders between messages (an edit of one of the last messages), the end of the system
- * prompt (a new conversation), and CHUNK points on multiples of MX_KV_BLOCK, the first at most
- * `spacing` from the end, each further one at most twice as far as the one before.
+ * the last borders between messages (an edit of one of the last messages), the end of the first
+ * message, which is the system prompt where there is one (a new conversation), and CHUNK points on
+ * multiples of MX_KV_BLOCK, the first at most `spacing` from the end, each further one at most
+ * twice as far as the one before.
  *
  * Guarantee, with what thinning (thin.h) leaves of earlier prompts: an edit at distance d before
  * the end of a prompt costs at most max(spacing, d) tokens before the edit, plus what rounding to a
@@ -39,31 +40,38 @@ struct plan {
     enum mx_point point[MOST_PLANNED];
 };
 
-/* Adds a point unless a better one, added earlier, is close. */
-static void add(struct plan *p, size_t at, enum mx_point point)
+/* Adds a point unless one that was added earlier is less than `apart` tokens away. */
+static void add_apart(struct plan *p, size_t at, enum mx_point point, size_t apart)
 {
     if (at <= p->from || at >= p->n || p->count == p->most)
         return;
     for (size_t i = 0; i < p->count; i++) {
         size_t gap = p->at[i] < at ? at - p->at[i] : p->at[i] - at;
-        if (gap < APART)
+        if (gap < apart)
             return;
     }
     p->at[p->count] = at;
     p->point[p->count++] = point;
 }
 
+static void add(struct plan *p, size_t at, enum mx_point point)
+{
+    add_apart(p, at, point, APART);
+}
+
+/* The last border is where the answer's own message begins, a few tokens before the end of the
+ * prompt. What comes back of the answer next turn often differs right behind it (reasoning is left
+ * out), so that the last token's point is of no use then: it stands however close that is. */
 static void add_borders(struct plan *p, const size_t *borders, size_t n)
 {
-    size_t first = n && borders[0] == 0 ? 1 : 0;
-    if (first < n)
-        add(p, borders[first], MX_POINT_SYSTEM);
-    for (size_t i = n, left = LAST_BORDERS; i-- > 0 && left;) {
-        if (borders[i] >= p->n)
-            continue;
+    while (n && borders[n - 1] >= p->n)
+        n--;
+    if (n)
+        add_apart(p, borders[n - 1], MX_POINT_BORDER, 1);
+    if (n > 2 && borders[0] == 0)
+        add(p, borders[1], MX_POINT_SYSTEM);
+    for (size_t i = n; i-- > 0 && n - i <= LAST_BORDERS;)
         add(p, borders[i], MX_POINT_BORDER);
-        left--;
-    }
 }
 
 static void add_chunks(struct plan *p, size_t spacing)
