@@ -26,8 +26,8 @@
 size_t mx_plan_spacing(uint64_t slab_bytes, uint64_t block_bytes, size_t spacing)
 {
     uint64_t token_bytes = block_bytes / MX_KV_BLOCK;
-    if (spacing)
-        return spacing;
+    if (spacing) /* closer than a block, rounding would take points past the end */
+        return spacing > MX_KV_BLOCK ? spacing : MX_KV_BLOCK;
     for (spacing = 256; spacing < 4096; spacing *= 2)
         if (slab_bytes / 16 / spacing <= token_bytes)
             break;

@@ -189,6 +189,7 @@ static void test_spacing(void **state)
     assert_int_equal(mx_plan_spacing(50 << 20, 36864 * BLOCK, 0), 256); /* a 4B shape */
     assert_int_equal(mx_plan_spacing(50 << 20, 36864 * BLOCK, 64), 64); /* asked for */
     assert_int_equal(mx_plan_spacing(200 << 20, 36864 * BLOCK, 0), 512);
+    assert_int_equal(mx_plan_spacing(50 << 20, 36864 * BLOCK, 1), BLOCK);
     assert_int_equal(mx_plan_spacing(1 << 20, 36864 * BLOCK, 0), 256);
     assert_int_equal(mx_plan_spacing((uint64_t)1 << 40, 0, 0), 4096);
     assert_int_equal(mx_plan_spacing(0, 0, 0), 256);
