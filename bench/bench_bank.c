@@ -45,7 +45,7 @@ static mtplx_snapshot *snapshot(struct bench *b, size_t n, const mtplx_snapshot 
     mtplx_snapshot *s = calloc(1, sizeof *s);
     size_t blocks = (n + MX_KV_BLOCK - 1) / MX_KV_BLOCK;
     if (!s || !(s->tokens = malloc((n + 1) * sizeof *s->tokens)) ||
-        !(s->kv = (struct mx_kv_block **)calloc(blocks, sizeof *s->kv)))
+        !(s->kv = (struct mx_kv_block **)calloc(blocks + 1, sizeof *s->kv)))
         exit(1);
     atomic_init(&s->refs, 1);
     s->model = &b->model;
@@ -108,8 +108,9 @@ static void measure(struct bench *b, int kind, const char *name)
         mx_snapshot_unref(hit.snapshot);
     }
     qsort(ns, rounds, sizeof *ns, by_value);
-    printf("%-24s %8.1f %8.1f %8.1f   %8.0f\n", name, ns[rounds / 2] * 1e-3,
-           ns[rounds / 100 * 99] * 1e-3, ns[rounds - 1] * 1e-3, (double)restored / rounds);
+    uint64_t median = ns[rounds / 2], most = ns[rounds - 1], late = ns[rounds / 100 * 99];
+    printf("%-24s %8.1f %8.1f %8.1f   %8.0f\n", name, (double)median * 1e-3, (double)late * 1e-3,
+           (double)most * 1e-3, (double)restored / (double)rounds);
 }
 
 int main(int argc, char **argv)
@@ -133,6 +134,7 @@ int main(int argc, char **argv)
     b.prompt = malloc((b.tokens + 64) * sizeof *b.prompt);
     if (!b.bank || !b.prompt) {
         fprintf(stderr, "bench_bank: %s\n", err.message);
+        free(b.prompt);
         return 1;
     }
     uint64_t t0 = mx_now_ns();

@@ -101,8 +101,9 @@ static mtplx_status read_load(const struct reader *r)
         .max_rows = (int)value(r, SERVE_PREFILL_CHUNK)->integer,
         .profile = mx_profile_arg(value(r, SERVE_PROFILE)->text),
     };
-    if (!given(r, SERVE_DRAFT_VOCAB))
-        return MTPLX_OK;
+    mtplx_status st = mx_kv_quant_arg(r->args, SERVE_KV_QUANT, &o->kv_quant, r->err);
+    if (st != MTPLX_OK || !given(r, SERVE_DRAFT_VOCAB))
+        return st;
     o->draft_vocab = mx_draft_vocab_arg(value(r, SERVE_DRAFT_VOCAB)->text);
     if (o->draft_vocab != 0)
         return MTPLX_OK;

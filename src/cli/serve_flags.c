@@ -461,6 +461,8 @@ const struct mx_cli_flag mx_serve_flags[SERVE_FLAGS] = {
                        .fallback = "fast",
                        .help = "exact keeps activations in float32; fast rounds them to int8 where "
                                "weights are quantised."},
+    [SERVE_KV_QUANT] = MX_KV_QUANT_FLAG,
+    [SERVE_PAGED_KV] = MX_PAGED_KV_FLAG,
     [SERVE_DRAFT_VOCAB] = {.name = "draft-vocab",
                            .kind = MX_CLI_TEXT,
                            .value = "full|N",

@@ -73,6 +73,8 @@ enum {
     SERVE_DEVICE,
     SERVE_THREADS,
     SERVE_PROFILE,
+    SERVE_KV_QUANT,
+    SERVE_PAGED_KV, /* follows its short name */
     SERVE_DRAFT_VOCAB,
     SERVE_MTP_ADAPTER,
     SERVE_QUIET,

@@ -70,6 +70,7 @@ enum mx_phase {
 struct mx_reuse {
     enum mx_phase phase;
     struct mx_bank_hit hit; /* until it is started; the snapshot is a reference of the job */
+    size_t cold;            /* tokens that the disk has */
     struct mx_load *load;
     uint64_t load_until; /* when to go on without the disk */
     bool loaded;         /* the disk has been asked */
@@ -183,7 +184,7 @@ void *mx_engine_thread(void *engine);
 mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtplx_error *err);
 
 /* Makes jobs active while places and memory last. The lock is held. Returns how many became active:
- * the last ones in `active`. The bank is to be fitted before they start. */
+ * the last ones in `active`. They are looked up next, then the bank is fitted, then they start. */
 int mx_engine_admit(struct mx_engine *e);
 /* The same for the warm job waiting longest, which does not make the bank shrink; it becomes
  * e->warm. The lock is held. */
@@ -199,8 +200,9 @@ bool mx_answer_grow(struct mx_engine *e, struct mx_answer *a);
 
 /* All on the owner thread, without the lock. */
 
-/* Looks an admitted job up in the bank. It is started with the longest state known, or is left
- * LOADING or FOLLOWING. */
+/* Looks an admitted job up in the bank, and holds on to what is there for it. */
+void mx_reuse_find(struct mx_engine *e, struct mx_job *j);
+/* Starts it with the longest state known, or leaves it LOADING or FOLLOWING. */
 void mx_reuse_start(struct mx_engine *e, struct mx_job *j);
 /* Starts jobs that have waited long enough, and notes what others wait for. False: nothing moved.
  */
@@ -242,7 +244,9 @@ bool mx_run_warm(struct mx_engine *e);
 
 /* ---- run.c -------------------------------------------------------------------------------- */
 
-/* Starts an admitted job, or leaves it to wait for its state. */
+/* Looks up what is known of an admitted job, before the bank shrinks for its reservation. */
+void mx_job_look_up(struct mx_engine *e, struct mx_job *j);
+/* Starts it, or leaves it to wait for its state. */
 void mx_job_start(struct mx_engine *e, struct mx_job *j);
 /* Makes the generation of a job whose sequence is there. */
 void mx_job_run(struct mx_engine *e, struct mx_job *j);

@@ -157,13 +157,18 @@ static bool look(struct mx_engine *e, bool idle, struct mx_job **gone)
     return more;
 }
 
-/* Admits and starts. */
+/* Admits and starts. What is known of the new ones is looked up before the bank makes room for
+ * them. */
 static bool admit(struct mx_engine *e)
 {
     pthread_mutex_lock(&e->lock);
     int n = mx_engine_admit(e);
     bool warm = n == 0 && mx_engine_admit_warm(e);
     pthread_mutex_unlock(&e->lock);
+    for (int i = e->n_active - n; i < e->n_active; i++)
+        mx_job_look_up(e, e->active[i]);
+    if (warm)
+        mx_job_look_up(e, e->warm);
     mx_engine_fit_bank(e);
     for (int i = e->n_active - n; i < e->n_active; i++)
         mx_job_start(e, e->active[i]);

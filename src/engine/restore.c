@@ -278,17 +278,31 @@ static void settle(struct mx_engine *e, struct mx_job *j)
         begin(e, j);
 }
 
-static void look_up(struct mx_engine *e, struct mx_job *j)
+void mx_reuse_find(struct mx_engine *e, struct mx_job *j)
 {
     struct mx_reuse *r = &j->reuse;
     struct mx_bank_hit hit = {0};
     uint64_t t0 = mx_now_ns();
+    if (!e->bank || mx_job_bypasses(j)) {
+        j->miss = e->bank ? MX_MISS_BYPASS : MX_MISS_DISABLED;
+        return;
+    }
     /* A warm job wants its whole prompt: that counts as one with another token behind it. */
     mx_bank_find(e->bank, j->opt.scope, j->opt.session, j->opt.prompt, j->opt.n_prompt + is_warm(j),
                  &hit);
     take_hit(j, &hit, false);
+    r->cold = hit.cold_tokens;
     r->ns += mx_now_ns() - t0;
-    bool more = hit.cold_tokens > found(r) && !r->loaded;
+}
+
+void mx_reuse_start(struct mx_engine *e, struct mx_job *j)
+{
+    struct mx_reuse *r = &j->reuse;
+    bool more = r->cold > found(r) && !r->loaded;
+    if (!e->bank || mx_job_bypasses(j)) {
+        begin(e, j);
+        return;
+    }
     if (more && is_warm(j))
         j->miss = MX_MISS_BACKGROUND_BYPASS;
     else if (more && mx_load_start(e, j)) {
@@ -297,16 +311,6 @@ static void look_up(struct mx_engine *e, struct mx_job *j)
         return;
     }
     settle(e, j);
-}
-
-void mx_reuse_start(struct mx_engine *e, struct mx_job *j)
-{
-    if (!e->bank || mx_job_bypasses(j)) {
-        j->miss = e->bank ? MX_MISS_BYPASS : MX_MISS_DISABLED;
-        begin(e, j);
-    } else {
-        look_up(e, j);
-    }
 }
 
 /* What the disk brought; false while it is at it. */
@@ -351,7 +355,8 @@ bool mx_reuse_poll(struct mx_engine *e)
         if (j->reuse.phase == MX_PHASE_LOADING) {
             moved |= poll_load(e, j);
         } else if (j->reuse.phase == MX_PHASE_FOLLOWING && !leader_of(e, j)) {
-            look_up(e, j);
+            mx_reuse_find(e, j);
+            mx_reuse_start(e, j);
             moved = true;
         }
     }

@@ -177,19 +177,23 @@ void mx_job_run(struct mx_engine *e, struct mx_job *j)
 static void start_embedding(struct mx_engine *e, struct mx_job *j)
 {
     mtplx_error err = {0};
-    j->miss = e->bank ? MX_MISS_BYPASS : MX_MISS_DISABLED;
     mx_embed_start(e, j, &err);
     if (err.status != MTPLX_OK)
         mx_job_end_all(e, j, MX_END_ERROR, &err);
 }
 
-void mx_job_start(struct mx_engine *e, struct mx_job *j)
+void mx_job_look_up(struct mx_engine *e, struct mx_job *j)
 {
     j->admitted_ns = mx_now_ns();
     if (j->opt.kind != MX_JOB_WARM) {
         e->mine.queue_ns += j->admitted_ns - j->submitted_ns;
         e->mine.queue_hist[mx_hist_bucket(j->admitted_ns - j->submitted_ns)]++;
     }
+    mx_reuse_find(e, j);
+}
+
+void mx_job_start(struct mx_engine *e, struct mx_job *j)
+{
     if (mx_job_embeds(j))
         start_embedding(e, j);
     else

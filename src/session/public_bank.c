@@ -1,8 +1,8 @@
 /* The public session bank: mtplx_bank of mtplx.h over mx_bank and the cold tier. It has one scope
  * and one session: conversations are told apart by their tokens alone. */
-#include "session/bank.h"
-
 #include "base/memory.h"
+#include "session/bank.h"
+#include "session/cold_state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,11 @@
 struct mtplx_bank {
     mtplx_model *model;
     struct mx_bank *bank;
+    struct mx_cold *cold; /* NULL: RAM only */
 };
+
+/* How long closing waits for the disk. */
+#define CLOSE_NS 5000000000ull
 
 static uint64_t default_bytes(const mtplx_model *m)
 {
@@ -31,6 +35,28 @@ static mtplx_status check(const mtplx_model *m, const mtplx_bank_options *o, mtp
     return MTPLX_OK;
 }
 
+static mtplx_status open_cold(mtplx_bank *b, const mtplx_bank_options *o, mtplx_error *err)
+{
+    struct mx_cold_options c = {
+        .dir = *o->ssd_dir ? o->ssd_dir : NULL, .mode = MX_COLD_ON, .max_bytes = o->ssd_max_bytes};
+    mx_cold_identify(b->model, &c.identity);
+    b->cold = mx_cold_open(&c, err);
+    return b->cold ? MTPLX_OK : MTPLX_ERR_IO;
+}
+
+static mtplx_status open_bank(mtplx_bank *b, const mtplx_bank_options *o, mtplx_error *err)
+{
+    struct mx_bank_options inner = {
+        .model = b->model,
+        .budget = o->max_bytes ? o->max_bytes : default_bytes(b->model),
+        .session_cap = UINT64_MAX,
+        .ttl_ns = o->ttl_s > 0 ? seconds(o->ttl_s) : 0,
+        .cold = b->cold,
+    };
+    b->bank = mx_bank_new(&inner, err);
+    return b->bank ? MTPLX_OK : MTPLX_ERR_MEMORY;
+}
+
 mtplx_bank *mtplx_bank_new(mtplx_model *model, const mtplx_bank_options *options, mtplx_error *err)
 {
     mtplx_bank_options o = options ? *options : (mtplx_bank_options){0};
@@ -41,15 +67,8 @@ mtplx_bank *mtplx_bank_new(mtplx_model *model, const mtplx_bank_options *options
         mx_error_nomem(err, "a session bank", sizeof *b);
         return NULL;
     }
-    struct mx_bank_options inner = {
-        .model = model,
-        .budget = o.max_bytes ? o.max_bytes : default_bytes(model),
-        .session_cap = UINT64_MAX,
-        .ttl_ns = o.ttl_s > 0 ? seconds(o.ttl_s) : 0,
-    };
     b->model = model;
-    b->bank = mx_bank_new(&inner, err);
-    if (!b->bank) {
+    if ((o.ssd_dir && open_cold(b, &o, err) != MTPLX_OK) || open_bank(b, &o, err) != MTPLX_OK) {
         mtplx_bank_free(b);
         return NULL;
     }
@@ -61,6 +80,7 @@ void mtplx_bank_free(mtplx_bank *b)
     if (!b)
         return;
     mx_bank_free(b->bank);
+    mx_cold_close(b->cold, CLOSE_NS);
     free(b);
 }
 
@@ -77,6 +97,10 @@ mtplx_seq *mtplx_bank_restore(mtplx_bank *b, const int32_t *prompt, size_t count
     struct mx_bank_hit hit;
     mx_bank_tick(b->bank);
     mx_bank_find(b->bank, "", "", prompt, count, &hit);
+    if (hit.cold_tokens) {
+        mx_snapshot_unref(hit.snapshot);
+        mx_bank_load(b->bank, "", "", prompt, count, NULL, &hit);
+    }
     return hit.snapshot ? restore(&hit, err) : mtplx_seq_new(b->model, err);
 }
 

@@ -5,8 +5,12 @@
 
 #include "runtime/forward.h"
 #include "session/bank_int.h"
+#include "session/cold_state.h"
 
-enum { MOST = 600, VOCAB = 320 };
+#include <ftw.h>
+#include <unistd.h>
+
+enum { MOST = 600, VOCAB = 320, OPENING = 80 };
 
 static uint32_t noise_state = 1;
 
@@ -85,7 +89,7 @@ static struct probe cold_probe(mtplx_model *m, const int32_t *tokens, size_t n)
 static size_t request(struct mx_bank *b, mtplx_model *m, const int32_t *tokens, size_t n)
 {
     struct mx_bank_hit hit;
-    size_t at[MX_MAX_CAPTURES], borders[] = {0, 40, n * 3 / 4};
+    size_t at[MX_MAX_CAPTURES], borders[] = {0, OPENING, n * 3 / 4};
     enum mx_point points[MX_MAX_CAPTURES];
     mtplx_snapshot *made[MX_MAX_CAPTURES];
     mx_bank_find(b, "", "chat", tokens, n, &hit);
@@ -128,18 +132,18 @@ static void test_conversations(void **state)
     mtplx_model *m = open_tiny();
     struct mx_bank_options o = {.model = m, .budget = 3 << 20, .spacing = 64};
     struct mx_bank *b = mx_bank_new(&o, &err);
-    int32_t tokens[MOST], same[40];
+    int32_t tokens[MOST], same[OPENING];
     size_t n = 0, read = 0, asked = 0;
     int rounds = budget("MTPLX_BANK_ROUNDS", 60, 15);
     (void)state;
     assert_non_null(b);
-    random_tokens(same, 40);
+    random_tokens(same, OPENING);
     for (int i = 0; i < rounds; i++) {
         uint32_t what = noise(6);
         if (n < 50 || n > MOST - 100 || what == 0) { /* a new conversation, the same opening */
             memcpy(tokens, same, sizeof same);
             n = 100 + noise(200);
-            random_tokens(tokens + 40, n - 40);
+            random_tokens(tokens + OPENING, n - OPENING);
         } else if (what < 4) {
             size_t more = 1 + noise(80);
             random_tokens(tokens + n, more);
@@ -238,12 +242,299 @@ static void test_public(void **state)
     mtplx_model_free(m);
 }
 
+/* ---- With a cold tier --------------------------------------------------------------------- */
+
+static char dir[64];
+
+static void new_dir(void)
+{
+    snprintf(dir, sizeof dir, "/tmp/mtplx-bank-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+}
+
+static int unlink_any(const char *path, const struct stat *st, int flag, struct FTW *at)
+{
+    (void)st;
+    (void)flag;
+    (void)at;
+    return remove(path);
+}
+
+static void remove_dir(void)
+{
+    assert_int_equal(nftw(dir, unlink_any, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+static int spoilt;
+
+/* Turns a bit in the middle of every object. */
+static int spoil(const char *path, const struct stat *st, int flag, struct FTW *at)
+{
+    (void)at;
+    if (flag != FTW_F || st->st_size < 200 || strstr(path, "manifest"))
+        return 0;
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, st->st_size / 2, SEEK_SET);
+    int c = fgetc(f);
+    fseek(f, st->st_size / 2, SEEK_SET);
+    fputc(c ^ 4, f);
+    fclose(f);
+    spoilt++;
+    return 0;
+}
+
+static struct mx_cold *open_cold(mtplx_model *m, enum mx_cold_mode mode)
+{
+    mtplx_error err = {0};
+    struct mx_cold_options o = {
+        .dir = dir, .mode = mode, .min_tokens = 64, .floor_bytes = 1, .hourly_bytes = UINT64_MAX};
+    mx_cold_identify(m, &o.identity);
+    struct mx_cold *c = mx_cold_open(&o, &err);
+    if (!c)
+        fail_msg("%s", err.message);
+    return c;
+}
+
+static uint64_t test_time = 1;
+
+static uint64_t test_clock(void)
+{
+    return test_time;
+}
+
+static struct mx_bank *bank_over(mtplx_model *m, struct mx_cold *c, uint64_t bytes)
+{
+    struct mx_bank_options o = {
+        .model = m, .budget = bytes, .cold = c, .spacing = 64, .clock = test_clock};
+    struct mx_bank *b = mx_bank_new(&o, NULL);
+    assert_non_null(b);
+    return b;
+}
+
+static uint64_t written(struct mx_cold *c)
+{
+    struct mx_cold_stats s;
+    assert_true(mx_cold_flush(c, 5000000000ull));
+    mx_cold_get_stats(c, &s);
+    return s.snapshots;
+}
+
+static void restart(struct mx_bank **b, struct mx_cold **c, mtplx_model *m)
+{
+    mx_bank_free(*b);
+    mx_cold_close(*c, 5000000000ull);
+    *c = open_cold(m, MX_COLD_ON);
+    *b = bank_over(m, *c, UINT64_MAX);
+}
+
+static size_t on_disk(struct mx_bank *b)
+{
+    struct mx_bank_view v[32];
+    size_t n = mx_bank_list(b, v, 32), sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += v[i].on_disk;
+    return sum;
+}
+
+/* A conversation of many quick turns is written once it pauses, and only what is worth it; after a
+ * restart it goes on where it was, bit for bit. */
+static void test_cold_turns(void **state)
+{
+    mtplx_model *m = open_tiny();
+    new_dir();
+    struct mx_cold *c = open_cold(m, MX_COLD_ON);
+    struct mx_bank *b = bank_over(m, c, UINT64_MAX);
+    int32_t tokens[MOST];
+    (void)state;
+    random_tokens(tokens, MOST);
+    for (size_t n = 100; n <= 500; n += 20) {
+        request(b, m, tokens, n);
+        test_time += 2000000000ull;
+        mx_bank_tick(b);
+    }
+    assert_int_equal(written(c), 0); /* never idle for three seconds */
+    test_time += 5000000000ull;
+    mx_bank_tick(b);
+    assert_int_equal(written(c), 0); /* nor long enough for so few tokens */
+    test_time += 60000000000ull;
+    mx_bank_tick(b);
+    assert_int_equal(written(c), 3); /* the end, the last prompt, the system prompt */
+    assert_int_equal(on_disk(b), 3);
+    request(b, m, tokens, 540);
+    restart(&b, &c, m);
+    assert_int_equal(written(c), 5); /* two more, the system prompt was there */
+
+    struct mx_bank_hit hit;
+    struct mx_bank_stats st;
+    mx_bank_find(b, "", "chat", tokens, 580, &hit);
+    assert_null(hit.snapshot);
+    assert_int_equal(hit.cold_tokens, 540);
+    assert_int_equal(hit.miss, MX_MISS_NEW_SESSION);
+    mx_bank_load(b, "", "chat", tokens, 580, NULL, &hit);
+    assert_int_equal(hit.snapshot->n, 540);
+    assert_int_equal(hit.known, 540);
+    assert_int_equal(hit.miss, MX_MISS_NONE);
+    assert_int_equal(hit.kind, MX_RESTORE_EXACT);
+    struct probe warm = probe(mx_snapshot_restore(hit.snapshot, NULL), tokens, 580);
+    struct probe cold = cold_probe(m, tokens, 580);
+    check_equal(&warm, &cold);
+    mx_snapshot_unref(hit.snapshot);
+    mx_bank_get_stats(b, &st);
+    assert_int_equal(st.lookups, 1);
+    assert_int_equal(st.hits, 1);
+    assert_int_equal(st.misses[MX_MISS_NONE], 1);
+    assert_int_equal(st.misses[MX_MISS_NEW_SESSION], 0);
+    mx_bank_find(b, "", "chat", tokens, 580, &hit); /* now from RAM */
+    assert_int_equal(hit.snapshot->n, 540);
+    assert_int_equal(hit.cold_tokens, 0);
+    mx_snapshot_unref(hit.snapshot);
+    /* A point before shares the blocks that are in RAM. */
+    mx_bank_find(b, "", "chat", tokens, 520, &hit);
+    assert_int_equal(hit.cold_tokens, 500);
+    mx_bank_load(b, "", "chat", tokens, 520, NULL, &hit);
+    assert_int_equal(hit.snapshot->n, 500);
+    mx_snapshot_unref(hit.snapshot);
+    mx_bank_get_stats(b, &st);
+    assert_int_equal(st.blocks, 9 + 9);              /* those that are partly filled too */
+    mx_bank_find(b, "other", "", tokens, 580, &hit); /* of another scope nothing is known */
+    assert_int_equal(hit.cold_tokens, 0);
+    assert_int_equal(hit.miss, MX_MISS_NEW_SESSION);
+    assert_true(mx_bank_drop(b, "chat", 0, true) >= 5);
+    mx_bank_find(b, "", "chat", tokens, 580, &hit);
+    assert_int_equal(hit.cold_tokens, 0);
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+    remove_dir();
+    mtplx_model_free(m);
+}
+
+/* What the budget takes is on disk; where the bank has no room at all it is restored from there all
+ * the same. */
+static void test_cold_evicted(void **state)
+{
+    mtplx_model *m = open_tiny();
+    new_dir();
+    struct mx_cold *c = open_cold(m, MX_COLD_ON);
+    struct mx_bank *b = bank_over(m, c, UINT64_MAX);
+    int32_t tokens[MOST];
+    struct mx_bank_hit hit;
+    (void)state;
+    random_tokens(tokens, MOST);
+    request(b, m, tokens, 300);
+    mx_bank_shrink(b, 0);
+    assert_int_equal(written(c), 3);
+    mx_bank_find(b, "", "", tokens, 400, &hit);
+    assert_int_equal(hit.miss, MX_MISS_EVICTED);
+    assert_int_equal(hit.cold_tokens, 300);
+    mx_bank_set_budget(b, 10);
+    mx_bank_load(b, "", "", tokens, 400, NULL, &hit);
+    assert_int_equal(hit.snapshot->n, 300);
+    assert_int_equal(hit.miss, MX_MISS_NONE);
+    assert_int_equal(hit.kind, MX_RESTORE_EXACT);
+    assert_int_equal(mx_bank_bytes(b), 0);
+    struct probe warm = probe(mx_snapshot_restore(hit.snapshot, NULL), tokens, 400);
+    struct probe cold = cold_probe(m, tokens, 400);
+    check_equal(&warm, &cold);
+    mx_snapshot_unref(hit.snapshot);
+    atomic_bool cancel;
+    atomic_init(&cancel, true);
+    mx_bank_load(b, "", "", tokens, 400, &cancel, &hit);
+    assert_null(hit.snapshot);
+    assert_int_equal(hit.miss, MX_MISS_COLD_UNREADABLE);
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+
+    /* Written only, nothing is read. */
+    c = open_cold(m, MX_COLD_WRITE_ONLY);
+    b = bank_over(m, c, UINT64_MAX);
+    mx_bank_find(b, "", "", tokens, 400, &hit);
+    assert_int_equal(hit.cold_tokens, 0);
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+
+    /* Damaged, nothing of it is restored. */
+    spoilt = 0;
+    assert_int_equal(nftw(dir, spoil, 8, FTW_PHYS), 0);
+    assert_true(spoilt > 3);
+    c = open_cold(m, MX_COLD_ON);
+    b = bank_over(m, c, UINT64_MAX);
+    mx_bank_find(b, "", "", tokens, 400, &hit);
+    if (hit.cold_tokens) {
+        mx_bank_load(b, "", "", tokens, 400, NULL, &hit);
+        assert_null(hit.snapshot);
+        assert_int_equal(hit.miss, MX_MISS_COLD_CORRUPT);
+    }
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+    remove_dir();
+    mtplx_model_free(m);
+}
+
+/* The same directory under a model that runs otherwise: a miss with its reason. */
+static void test_cold_mismatch(void **state)
+{
+    mtplx_model *m = open_tiny();
+    mtplx_load_options o = {.device = "ref", .threads = 1, .max_rows = 128};
+    new_dir();
+    struct mx_cold *c = open_cold(m, MX_COLD_ON);
+    struct mx_bank *b = bank_over(m, c, UINT64_MAX);
+    int32_t tokens[MOST];
+    struct mx_bank_hit hit;
+    (void)state;
+    random_tokens(tokens, MOST);
+    request(b, m, tokens, 300);
+    mx_bank_free(b);
+    mx_cold_close(c, 5000000000ull);
+    mtplx_model_free(m);
+    m = load_or_fail(src_path("tests/golden/qwen3_5_text"), &o);
+    c = open_cold(m, MX_COLD_ON);
+    b = bank_over(m, c, UINT64_MAX);
+    mx_bank_find(b, "", "", tokens, 400, &hit);
+    assert_null(hit.snapshot);
+    assert_int_equal(hit.cold_tokens, 0);
+    assert_int_equal(hit.miss, MX_MISS_POLICY_MISMATCH);
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+    remove_dir();
+    mtplx_model_free(m);
+}
+
+/* Through the public interface: a bank on a directory outlives its process. */
+static void test_public_disk(void **state)
+{
+    mtplx_error err = {0};
+    mtplx_model *m = open_tiny();
+    new_dir();
+    mtplx_bank_options o = {.max_bytes = 8 << 20, .ssd_dir = dir};
+    int32_t tokens[MOST];
+    (void)state;
+    random_tokens(tokens, MOST);
+    for (int i = 0; i < 2; i++) {
+        mtplx_bank *b = mtplx_bank_new(m, &o, &err);
+        if (!b)
+            fail_msg("%s", err.message);
+        mtplx_seq *s = mtplx_bank_restore(b, tokens, 590, &err);
+        assert_int_equal(mtplx_seq_length(s), i ? 550 : 0);
+        feed(s, tokens, 550);
+        assert_int_equal(mtplx_bank_keep(b, s, &err), MTPLX_OK);
+        mtplx_seq_free(s);
+        mtplx_bank_free(b);
+    }
+    o.ssd_dir = "/dev/null/nowhere";
+    assert_null(mtplx_bank_new(m, &o, &err));
+    assert_int_not_equal(err.status, MTPLX_OK);
+    remove_dir();
+    mtplx_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversations),
-        cmocka_unit_test(test_interned),
-        cmocka_unit_test(test_public),
+        cmocka_unit_test(test_conversations), cmocka_unit_test(test_interned),
+        cmocka_unit_test(test_public),        cmocka_unit_test(test_cold_turns),
+        cmocka_unit_test(test_cold_evicted),  cmocka_unit_test(test_cold_mismatch),
+        cmocka_unit_test(test_public_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

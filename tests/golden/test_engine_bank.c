@@ -5,6 +5,10 @@
 
 #include "engine_rig.h"
 #include "runtime/generate.h"
+#include "session/cold_state.h"
+
+#include <ftw.h>
+#include <sys/stat.h>
 
 enum { MOST = 4096, LONG = SLOW_BUILD ? 900 : 1600, SYSTEM = SLOW_BUILD ? 600 : 1000 };
 
@@ -617,6 +621,95 @@ static void test_memory(void **state)
     }
 }
 
+/* ---- From disk ---------------------------------------------------------------------------- */
+
+static char dir[64];
+
+static struct mx_cold *open_cold(void)
+{
+    mtplx_error err = {0};
+    struct mx_cold_options o = {.dir = dir,
+                                .mode = MX_COLD_ON,
+                                .max_bytes = (uint64_t)1 << 30,
+                                .hourly_bytes = UINT64_MAX,
+                                .floor_bytes = 1,
+                                .min_tokens = 100};
+    mx_cold_identify(model, &o.identity);
+    struct mx_cold *c = mx_cold_open(&o, &err);
+    if (!c)
+        fail_msg("%s", err.message);
+    return c;
+}
+
+static struct mx_engine *cold_engine(struct mx_cold *c)
+{
+    return rig_engine(&(struct mx_engine_options){
+        .model = model, .mode = MX_ENGINE_MTP_BATCH, .max_active = 4, .bank.cold = c});
+}
+
+/* Ends engine and disk, so that the next ones know only what was written. */
+static void close_cold(struct mx_engine *e, struct mx_cold *c)
+{
+    mx_engine_free(e);
+    assert_true(mx_cold_flush(c, (uint64_t)20 * 1000000000));
+    mx_cold_close(c, (uint64_t)20 * 1000000000);
+}
+
+static int remove_one(const char *path, const struct stat *sb, int type, struct FTW *f)
+{
+    (void)sb, (void)type, (void)f;
+    return remove(path);
+}
+
+/* A state survives a restart of model and engine; a warm job leaves it on disk. */
+static void test_disk(void **state)
+{
+    struct ask *first = ask_new(34, 700), *a, *w;
+    snprintf(dir, sizeof dir, "/tmp/mtplx-engine-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    struct mx_cold *c = open_cold();
+    struct mx_engine *e = cold_engine(c);
+    submit(e, first);
+    check(first);
+    close_cold(e, c);
+    for (int i = 0; i < 2; i++) {
+        teardown(state);
+        setup(state);
+        c = open_cold();
+        e = cold_engine(c);
+        w = warm_new(first, "s");
+        submit(e, w);
+        rig_wait_done(&w->probe);
+        assert_int_equal(result(w)->cached_tokens, 0);
+        assert_int_equal(result(w)->miss, MX_MISS_BACKGROUND_BYPASS);
+        assert_int_equal(warm_end(w), MX_END_STOP);
+        mx_bank_drop(mx_engine_bank(e), NULL, 0, false);
+        a = i ? next_turn(first, 3, 20) : ask_like(first, first->n);
+        a->o.gen = i ? seeded(16, 8) : greedy(16);
+        submit(e, a);
+        check(a);
+        assert_true(result(a)->from_disk);
+        assert_int_equal(result(a)->miss, MX_MISS_NONE);
+        assert_int_equal(result(a)->cached_tokens,
+                         i ? first->n + first->probe.choice[0].n - 1 : first->n - 1);
+        free(a);
+        assert_int_equal(look(e).counters.disk_restores, 1);
+        for (int k = 0; k < 10; k++) { /* wherever the loader is */
+            mx_bank_drop(mx_engine_bank(e), NULL, 0, false);
+            a = ask_like(first, first->n);
+            a->o.deadline_ns = k % 2 ? mx_now_ns() + (uint64_t)k * 200000 : 0;
+            submit(e, a);
+            if (k % 2 == 0)
+                mx_engine_cancel(e, a->id);
+            rig_wait_done(&a->probe);
+            free(a);
+        }
+        close_cold(e, c);
+    }
+    free(first);
+    nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 /* ---- Everything at once ------------------------------------------------------------------- */
 
 /* Prompts that grow out of each other, in two scopes, submitted in bursts, some cancelled, some
@@ -712,6 +805,7 @@ int main(void)
         cmocka_unit_test(test_warm_line),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_disk),
         cmocka_unit_test(test_script),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

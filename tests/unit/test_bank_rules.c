@@ -131,7 +131,7 @@ static void test_supersedes_nothing(void **state)
     (void)state;
     rig_open(&r, (struct mx_bank_options){.spacing = 64}, true);
     put_of(&r, 1, 100, MX_POINT_SYSTEM, "a");
-    put_of(&r, 1, 300, MX_POINT_PROMPT, "a");
+    put_of(&r, 1, 300, MX_POINT_CHUNK, "a");
     put_of(&r, 1, 340, MX_POINT_ANSWER, "a");
     put_of(&r, 1, 600, MX_POINT_PROMPT, "a");
     assert_int_equal(restored_of(&r, 1, 650), 600);
