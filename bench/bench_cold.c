@@ -16,13 +16,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define BLOCK_TOKENS 64
 #define MOST_BLOCKS 4096
 #define MIB (1 << 20)
-#define AHEAD 3 /* objects asked for before they are read */
+#define AHEAD 4 /* objects asked for before they are read */
 
 struct bench {
     char dir[200], plain[256];
@@ -141,6 +142,14 @@ static double rate(uint64_t bytes, uint64_t began)
     return (double)bytes / 1e6 / ((double)(mx_now_ns() - began) / 1e9);
 }
 
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
 static double read_plain(const struct bench *b, uint8_t *buffer)
 {
     forget(b->plain);
@@ -219,6 +228,7 @@ static bool write_plain(const struct bench *b)
 
 static double read_warm(const struct bench *b, struct mx_cold *c)
 {
+    read_objects(b, c, false);
     uint64_t began = mx_now_ns();
     read_objects(b, c, false);
     return rate(b->bytes, began);
@@ -230,20 +240,25 @@ static void compare(struct bench *b, struct mx_cold *c)
     static const char *const names[N] = {"one file", "the object files", "state",
                                          "state, prefetched", "state, in page cache"};
     double v[N][MOST];
+    double cpu[N] = {0};
     uint8_t *buffer = room(MIB);
     int n = b->rounds < MOST ? b->rounds : MOST;
     for (int i = 0; i < n; i++) { /* in turn: other load hits all alike */
-        v[PLAIN][i] = read_plain(b, buffer);
-        v[FILES][i] = read_files(b, buffer);
-        v[STATE][i] = read_state(b, c, false);
-        v[AHEAD_STATE][i] = read_state(b, c, true);
-        v[WARM][i] = read_warm(b, c);
+        double at = cpu_seconds();
+        for (int k = 0; k < N; k++) {
+            v[k][i] = k == PLAIN   ? read_plain(b, buffer)
+                      : k == FILES ? read_files(b, buffer)
+                      : k == WARM  ? read_warm(b, c)
+                                   : read_state(b, c, k == AHEAD_STATE);
+            cpu[k] += cpu_seconds() - at;
+            at = cpu_seconds();
+        }
     }
     double base = median(v[PLAIN], n);
     for (int k = 0; k < N; k++) {
         double m = median(v[k], n);
-        printf("%-22s %8.0f MB/s %5.0f %%   (%.0f to %.0f)\n", names[k], m, 100 * m / base, v[k][0],
-               v[k][n - 1]);
+        printf("%-22s %8.0f MB/s %5.0f %%   (%.0f to %.0f)  %4.0f ms of CPU\n", names[k], m,
+               100 * m / base, v[k][0], v[k][n - 1], 1000 * cpu[k] / n);
     }
     free(buffer);
 }

@@ -2,6 +2,7 @@
 #include "session/cold_int.h"
 
 #include "base/clock.h"
+#include "session/cold_ahead.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -207,6 +208,7 @@ static mtplx_status open_store(struct mx_cold *c, mtplx_error *err)
 
 static void free_store(struct mx_cold *c)
 {
+    mx_cold_ahead_free(c->ahead);
     mx_cold_manifest_close(c);
     mx_cold_dir_close(&c->dir);
     mx_cold_index_free(&c->index);

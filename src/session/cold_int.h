@@ -8,6 +8,7 @@
  *   cold_evict.c     what has to go
  *   cold_writer.c    the thread that writes
  *   cold_read.c      reading and checking
+ *   cold_ahead.c     reading before it is asked for
  *   cold_record.c    bytes of one object
  *
  * Objects form a forest: a block hangs below the block before it, a snapshot below the last block
@@ -25,6 +26,7 @@
 #include <pthread.h>
 
 struct sqlite3;
+struct mx_cold_ahead;
 
 /* ---- Directory ---------------------------------------------------------------------------- */
 
@@ -168,8 +170,9 @@ struct mx_cold {
     struct mx_cold_hooks hooks;
     struct mx_cold_dir dir;
     struct sqlite3 *db;
-    int db_error; /* an errno: why the last change failed */
-    bool admin;   /* no writer thread: cold_admin.h */
+    int db_error;                /* an errno: why the last change failed */
+    struct mx_cold_ahead *ahead; /* made when first asked for, under mu */
+    bool admin;                  /* no writer thread: cold_admin.h */
     bool has_writer, reconciled;
     int cursor; /* of reconciling */
     pthread_t writer;

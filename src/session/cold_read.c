@@ -1,12 +1,12 @@
 /* Reading objects. Nothing in a file is believed: whose it is, what it is of, sizes and checksums
  * are compared with what was asked for, and what fails goes, with all that needs it. */
+#include "session/cold_ahead.h"
 #include "session/cold_int.h"
 
 #include "base/clock.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,24 +34,92 @@ static mtplx_status check_header(const struct mx_cold *c, const struct mx_record
     return MTPLX_OK;
 }
 
-static mtplx_status read_file(struct mx_cold *c, int fd, enum mx_cold_kind kind,
-                              struct mx_cold_key key, const int32_t *tokens, size_t n_tokens,
-                              struct mx_cold_part *parts, int n_parts, mtplx_error *err)
+struct wish { /* what mx_cold_read() was asked for */
+    enum mx_cold_kind kind;
+    struct mx_cold_key key;
+    const int32_t *tokens;
+    size_t n_tokens;
+    struct mx_cold_part *parts;
+    int n_parts;
+};
+
+static mtplx_status check_record(const struct mx_cold *c, const struct mx_record *r,
+                                 const struct wish *w, uint64_t bytes, mtplx_error *err)
+{
+    mtplx_status s = check_header(c, r, w->kind, w->key, w->tokens, w->n_tokens, err);
+    if (!s && (r->bytes != bytes || r->n_parts != w->n_parts))
+        s = mx_error(err, MTPLX_ERR_FORMAT, "it has another size than it says");
+    return s;
+}
+
+static mtplx_status read_memory(const struct mx_cold *c, const uint8_t *data, size_t bytes,
+                                const struct wish *w, mtplx_error *err)
+{
+    struct mx_record r;
+    mtplx_status s = mx_record_parse(data, bytes, bytes, &r, err);
+    if (s)
+        return s;
+    s = check_record(c, &r, w, bytes, err);
+    if (!s)
+        s = mx_record_unpack(data, bytes, &r, w->parts, 0, w->n_parts, err);
+    mx_record_free(&r);
+    return s;
+}
+
+static mtplx_status read_file(const struct mx_cold *c, int fd, const struct wish *w,
+                              mtplx_error *err)
 {
     struct stat st;
     struct mx_record r;
-    int error = mx_cold_fault(c, MX_COLD_OP_READ);
-    if (error || fstat(fd, &st) != 0)
-        return mx_error(err, MTPLX_ERR_IO, "reading failed: %s", strerror(error ? error : errno));
+    if (fstat(fd, &st) != 0)
+        return mx_error(err, MTPLX_ERR_IO, "reading failed: %s", strerror(errno));
     mtplx_status s = mx_record_open(fd, 0, (uint64_t)st.st_size, &r, err);
     if (s)
         return s;
-    s = check_header(c, &r, kind, key, tokens, n_tokens, err);
-    if (!s && (r.bytes != (uint64_t)st.st_size || r.n_parts != n_parts))
-        s = mx_error(err, MTPLX_ERR_FORMAT, "it has another size than it says");
+    s = check_record(c, &r, w, (uint64_t)st.st_size, err);
     if (!s)
-        s = mx_record_read(fd, 0, &r, parts, 0, n_parts, err);
+        s = mx_record_read(fd, 0, &r, w->parts, 0, w->n_parts, err);
     mx_record_free(&r);
+    return s;
+}
+
+/* A file that is gone is as bad as a damaged one; what the system cannot open now it may later. */
+static mtplx_status open_error(int error, mtplx_error *err)
+{
+    bool gone = error == ENOENT || error == ELOOP || error == ENOTDIR;
+    return mx_error(err, gone ? MTPLX_ERR_FORMAT : MTPLX_ERR_IO, "opening failed: %s",
+                    strerror(error));
+}
+
+static struct mx_cold_ahead *ahead_of(struct mx_cold *c, bool make)
+{
+    pthread_mutex_lock(&c->mu);
+    if (!c->ahead && make)
+        c->ahead = mx_cold_ahead_new(&c->dir);
+    struct mx_cold_ahead *a = c->ahead;
+    pthread_mutex_unlock(&c->mu);
+    return a;
+}
+
+static mtplx_status read_object(struct mx_cold *c, const char *name, const struct wish *w,
+                                mtplx_error *err)
+{
+    int error = mx_cold_fault(c, MX_COLD_OP_READ);
+    if (error)
+        return mx_error(err, MTPLX_ERR_IO, "reading failed: %s", strerror(error));
+    struct mx_cold_ahead *a = ahead_of(c, false);
+    size_t bytes = 0;
+    uint8_t *data = a ? mx_cold_ahead_take(a, name, &bytes) : NULL;
+    if (data) {
+        mtplx_status s = read_memory(c, data, bytes, w, err);
+        free(data);
+        return s;
+    }
+    int fd = mx_cold_dir_open_object(&c->dir, name);
+    if (fd < 0)
+        return open_error(errno, err);
+    mtplx_status s = read_file(c, fd, w, err);
+    close(fd);
     return s;
 }
 
@@ -100,14 +168,6 @@ static void count(struct mx_cold *c, const struct mx_cold_part *parts, int n_par
     pthread_mutex_unlock(&c->mu);
 }
 
-/* A file that is gone is as bad as a damaged one; what the system cannot open now it may later. */
-static mtplx_status open_error(int error, mtplx_error *err)
-{
-    bool gone = error == ENOENT || error == ELOOP || error == ENOTDIR;
-    return mx_error(err, gone ? MTPLX_ERR_FORMAT : MTPLX_ERR_IO, "opening failed: %s",
-                    strerror(error));
-}
-
 mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
                           const int32_t *tokens, size_t n_tokens, struct mx_cold_part *parts,
                           int n_parts, mtplx_error *err)
@@ -119,14 +179,8 @@ mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_c
         return mx_error(err, MTPLX_ERR_IO, "the cold tier does not have this object");
     uint64_t began = mx_now_ns();
     mx_cold_name(name, kind, key, &c->o.identity);
-    int fd = mx_cold_dir_open_object(&c->dir, name);
-    mtplx_status s = MTPLX_OK;
-    if (fd < 0)
-        s = open_error(errno, err);
-    else
-        s = read_file(c, fd, kind, key, tokens, n_tokens, parts, n_parts, err);
-    if (fd >= 0)
-        close(fd);
+    struct wish w = {kind, key, tokens, n_tokens, parts, n_parts};
+    mtplx_status s = read_object(c, name, &w, err);
     if (s == MTPLX_OK) {
         count(c, parts, n_parts, began);
         return s;
@@ -151,9 +205,7 @@ void mx_cold_prefetch(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_
     if (!c || c->o.mode != MX_COLD_ON || !look_up(c, kind, key))
         return;
     mx_cold_name(name, kind, key, &c->o.identity);
-    int fd = mx_cold_dir_open_object(&c->dir, name);
-    if (fd < 0)
-        return;
-    posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
-    close(fd);
+    struct mx_cold_ahead *a = ahead_of(c, true);
+    if (a)
+        mx_cold_ahead_ask(a, name);
 }

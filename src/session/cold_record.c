@@ -8,7 +8,7 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-#define CHUNK ((size_t)1 << 20)    /* read and hashed at a time: the kernel reads ahead meanwhile */
+#define CHUNK ((size_t)1 << 18)    /* read and hashed at a time, while it is in the cache */
 #define PACKED ((size_t)1 << 17)   /* compressed bytes at a time */
 #define SAMPLE ((size_t)1 << 14)   /* of a part that is tried; from four places */
 #define TRY_BYTES ((size_t)1 << 7) /* shorter parts are stored as they are */
@@ -426,9 +426,28 @@ void mx_record_free(struct mx_record *r)
 
 /* ---- Parts -------------------------------------------------------------------------------- */
 
+/* Where a record lies: in a file, or in memory. */
+struct source {
+    int fd;
+    uint64_t at; /* of the record in the file */
+    const uint8_t *data;
+    uint64_t bytes;
+};
+
+/* As read_at(); `at` counts from the start of the record. */
+static int source_read(const struct source *from, void *out, size_t n, uint64_t at)
+{
+    if (!from->data)
+        return read_at(from->fd, out, n, from->at + at);
+    if (at > from->bytes || n > from->bytes - at)
+        return -1;
+    memcpy(out, from->data + at, n);
+    return 0;
+}
+
 /* Reads stored bytes into `out` (NULL: nowhere) and hashes them as they come. */
-static mtplx_status read_raw(int fd, uint64_t at, const struct mx_record_part *p, uint8_t *out,
-                             mtplx_error *err)
+static mtplx_status read_raw(const struct source *from, const struct mx_record_part *p,
+                             uint8_t *out, mtplx_error *err)
 {
     XXH3_state_t *x = XXH3_createState();
     uint8_t *scratch = out ? NULL : malloc(CHUNK);
@@ -438,7 +457,7 @@ static mtplx_status read_raw(int fd, uint64_t at, const struct mx_record_part *p
     for (uint64_t done = 0; !s && done < p->stored;) {
         size_t n = p->stored - done < CHUNK ? (size_t)(p->stored - done) : CHUNK;
         uint8_t *to = out ? out + done : scratch;
-        int cause = read_at(fd, to, n, at + done);
+        int cause = source_read(from, to, n, p->offset + done);
         if (cause)
             s = read_error(cause > 0 ? cause : 0, err);
         else
@@ -469,8 +488,8 @@ static mtplx_status unpack(ZSTD_DCtx *z, ZSTD_inBuffer *src, ZSTD_outBuffer *dst
     return MTPLX_OK;
 }
 
-static mtplx_status read_packed(int fd, uint64_t at, const struct mx_record_part *p, uint8_t *out,
-                                mtplx_error *err)
+static mtplx_status read_packed(const struct source *from, const struct mx_record_part *p,
+                                uint8_t *out, mtplx_error *err)
 {
     XXH3_state_t *x = XXH3_createState();
     ZSTD_DCtx *z = ZSTD_createDCtx();
@@ -484,7 +503,7 @@ static mtplx_status read_packed(int fd, uint64_t at, const struct mx_record_part
     bool more = true;
     for (uint64_t done = 0; !s && done < p->stored;) {
         size_t n = p->stored - done < PACKED ? (size_t)(p->stored - done) : PACKED;
-        int cause = read_at(fd, in, n, at + done);
+        int cause = source_read(from, in, n, p->offset + done);
         if (cause) {
             s = read_error(cause > 0 ? cause : 0, err);
             break;
@@ -502,8 +521,8 @@ static mtplx_status read_packed(int fd, uint64_t at, const struct mx_record_part
     return s;
 }
 
-mtplx_status mx_record_read(int fd, uint64_t at, const struct mx_record *r,
-                            struct mx_cold_part *parts, int first, int n, mtplx_error *err)
+static mtplx_status read_parts(const struct source *from, const struct mx_record *r,
+                               struct mx_cold_part *parts, int first, int n, mtplx_error *err)
 {
     if (first < 0 || n < 0 || first > r->n_parts - n)
         return mx_error(err, MTPLX_ERR_FORMAT, "the record has %d parts, not %d", r->n_parts,
@@ -517,19 +536,31 @@ mtplx_status mx_record_read(int fd, uint64_t at, const struct mx_record *r,
         const struct mx_record_part *p = &r->parts[first + i];
         /* The caller's memory: filled here, only read when writing. */
         uint8_t *out = (uint8_t *)(uintptr_t)parts[i].data;
-        if (p->stored == 0)
-            continue;
-        s = p->stored == p->raw ? read_raw(fd, at + p->offset, p, out, err)
-                                : read_packed(fd, at + p->offset, p, out, err);
+        if (p->stored)
+            s = p->stored == p->raw ? read_raw(from, p, out, err) : read_packed(from, p, out, err);
     }
     return s;
 }
 
+mtplx_status mx_record_read(int fd, uint64_t at, const struct mx_record *r,
+                            struct mx_cold_part *parts, int first, int n, mtplx_error *err)
+{
+    return read_parts(&(struct source){.fd = fd, .at = at}, r, parts, first, n, err);
+}
+
+mtplx_status mx_record_unpack(const void *from, uint64_t bytes, const struct mx_record *r,
+                              struct mx_cold_part *parts, int first, int n, mtplx_error *err)
+{
+    struct source s = {.fd = -1, .data = from, .bytes = bytes};
+    return read_parts(&s, r, parts, first, n, err);
+}
+
 mtplx_status mx_record_check(int fd, uint64_t at, const struct mx_record *r, mtplx_error *err)
 {
+    struct source from = {.fd = fd, .at = at};
     mtplx_status s = MTPLX_OK;
     for (int i = 0; !s && i < r->n_parts; i++)
         if (r->parts[i].stored)
-            s = read_raw(fd, at + r->parts[i].offset, &r->parts[i], NULL, err);
+            s = read_raw(&from, &r->parts[i], NULL, err);
     return s;
 }

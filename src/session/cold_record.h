@@ -67,6 +67,9 @@ void mx_record_free(struct mx_record *r);
  * sizes, and checks them. FORMAT, IO, MEMORY; the memory is undefined then. */
 mtplx_status mx_record_read(int fd, uint64_t at, const struct mx_record *r,
                             struct mx_cold_part *parts, int first, int n, mtplx_error *err);
+/* The same from memory: the first `bytes` of the record are at `from`. */
+mtplx_status mx_record_unpack(const void *from, uint64_t bytes, const struct mx_record *r,
+                              struct mx_cold_part *parts, int first, int n, mtplx_error *err);
 /* Checks the stored bytes of all parts without unpacking them. */
 mtplx_status mx_record_check(int fd, uint64_t at, const struct mx_record *r, mtplx_error *err);
 

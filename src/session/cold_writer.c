@@ -10,6 +10,7 @@
 #include "session/cold_int.h"
 
 #include "base/clock.h"
+#include "session/cold_ahead.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -487,6 +488,16 @@ static void write_touches(struct mx_cold *c, struct mx_cold_touched *room)
     mx_cold_manifest_end(c, ok);
 }
 
+/* Memory of what was read ahead and never asked for. */
+static void tidy_ahead(struct mx_cold *c)
+{
+    pthread_mutex_lock(&c->mu);
+    struct mx_cold_ahead *a = c->ahead;
+    pthread_mutex_unlock(&c->mu);
+    if (a)
+        mx_cold_ahead_tidy(a);
+}
+
 static void lower_priority(void)
 {
 #ifdef __linux__
@@ -545,6 +556,7 @@ void *mx_cold_writer(void *cold)
         if (room && (over || mx_now_ns() >= tick)) {
             write_touches(c, room);
             tick = mx_now_ns() + TICK_NS;
+            tidy_ahead(c);
         }
         pthread_mutex_lock(&c->mu);
         c->busy = false;
