@@ -6,9 +6,9 @@
  * target, and the MTP head's cache holds committed tokens only).
  *
  * Weights are gigabytes and identities are made at every start, so their contents are sampled: the
- * first bytes of every tensor and pieces at even distances, more of larger tensors. Fine-tuning,
- * merging and re-quantising change nearly all rows of the matrices they touch; a checkpoint that
- * differs in a few rows of one matrix only would have to miss every sample. */
+ * end of every tensor, and pieces at even distances before it in proportion to its size.
+ * Fine-tuning, merging and re-quantising change nearly all rows of the matrices they touch; a
+ * checkpoint that differs in a few rows of one matrix only would have to miss every sample. */
 #include "session/cold_state.h"
 
 #include "runtime/model.h"
@@ -23,26 +23,48 @@
 #define STATE_VERSION 1
 
 #define PIECE_BYTES 1024u
-#define PIECES 1024u /* in all, besides the first one of every tensor */
+#define PIECES 512u /* in all, besides one of every tensor */
 
 /* ---- Hashing ------------------------------------------------------------------------------ */
 
-/* A hash of the pieces added so far: each is hashed, then chained with its length to those before,
- * so that no two lists of pieces look alike, and without memory that may be missing. */
+/* A hash over pieces, each with its length, so that no two lists of pieces look alike. Needs no
+ * memory that may be missing. */
 struct digest {
-    XXH128_canonical_t sum;
+    XXH128_canonical_t sum; /* of what was folded in so far */
+    size_t n;
+    uint8_t waiting[8192];
 };
 
-static void add(struct digest *h, const void *data, size_t n)
+static void fold(struct digest *h, const void *data, size_t n)
 {
     struct {
         XXH128_canonical_t before, piece;
-        uint8_t bytes[8];
     } link = {.before = h->sum};
     XXH128_canonicalFromHash(&link.piece, XXH3_128bits(data, n));
-    for (int i = 0; i < 8; i++)
-        link.bytes[i] = (uint8_t)((uint64_t)n >> (8 * i));
     XXH128_canonicalFromHash(&h->sum, XXH3_128bits(&link, sizeof link));
+}
+
+static void flush(struct digest *h)
+{
+    fold(h, h->waiting, h->n);
+    h->n = 0;
+}
+
+static void add(struct digest *h, const void *data, size_t n)
+{
+    uint64_t length = n;
+    bool fits = n <= sizeof h->waiting - sizeof length;
+    if (h->n + sizeof length + (fits ? n : 0) > sizeof h->waiting)
+        flush(h);
+    memcpy(h->waiting + h->n, &length, sizeof length);
+    h->n += sizeof length;
+    if (fits && n) {
+        memcpy(h->waiting + h->n, data, n);
+        h->n += n;
+    } else if (n) {
+        flush(h);
+        fold(h, data, n);
+    }
 }
 
 static void add_number(struct digest *h, uint64_t v)
@@ -68,8 +90,9 @@ static void add_float(struct digest *h, double v)
     add_number(h, bits);
 }
 
-static void finish(const struct digest *h, uint8_t out[16])
+static void finish(struct digest *h, uint8_t out[16])
 {
+    flush(h);
     memcpy(out, h->sum.digest, sizeof h->sum.digest);
 }
 
@@ -107,9 +130,7 @@ static void add_tensor(struct digest *h, const struct mx_tensor *t, uint64_t tot
         add(h, t->data, (size_t)t->bytes);
         return;
     }
-    /* Pieces 1 .. n end at even distances, the last one at the tensor's end. */
     uint64_t n = 1 + (uint64_t)((double)t->bytes / (double)total * PIECES);
-    add(h, t->data, PIECE_BYTES);
     for (uint64_t i = 1; i <= n; i++) {
         uint64_t at = (uint64_t)((double)(t->bytes - PIECE_BYTES) * ((double)i / (double)n));
         add(h, (const uint8_t *)t->data + at, PIECE_BYTES);
@@ -187,8 +208,7 @@ static void add_tokenizer(struct digest *h, const struct mx_tokenizer *t)
     }
     if (ranks) {
         mx_tokenizer_ranks(t, ranks, (size_t)n);
-        for (int i = 0; i < n; i++)
-            add_number(h, ranks[i]);
+        add(h, ranks, (size_t)n * sizeof *ranks);
     }
     free(ranks);
 }

@@ -233,7 +233,7 @@ static mtplx_status read_block(struct walk *w, struct mx_state_builder *b, size_
 {
     const int32_t *tokens = b->s->tokens + i * MX_KV_BLOCK;
     const size_t bytes[2] = {b->shape.kv_bytes, b->shape.mtp_bytes};
-    struct mx_record r;
+    struct mx_record r = {0};
     void *to[2];
     mtplx_status st = open_record(w, MX_COLD_BLOCK, &r, err);
     if (st != MTPLX_OK)
@@ -289,7 +289,7 @@ static mtplx_status read_state(struct walk *w, const struct mx_record *r, mtplx_
 static mtplx_snapshot *read_file(struct walk *w, mtplx_model *m, mtplx_error *err)
 {
     struct mx_state_builder b = {0};
-    struct mx_record r;
+    struct mx_record r = {0};
     mtplx_status st = open_record(w, MX_COLD_SNAPSHOT, &r, err);
     if (st != MTPLX_OK)
         return NULL;

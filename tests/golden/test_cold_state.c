@@ -117,6 +117,41 @@ static void test_answers(void **state)
     rig_remove(dir);
 }
 
+/* Every way to store KV entries, through a file and the tier, into another instance. */
+static void test_kv_formats(void **state)
+{
+    (void)state;
+    static const mtplx_kv_quant formats[] = {MTPLX_KV_OFF, MTPLX_KV_Q8, MTPLX_KV_Q6, MTPLX_KV_Q4};
+    char *dir = rig_dir("formats"), path[700];
+    int32_t tokens[RIG_MAX];
+    snprintf(path, sizeof path, "%s/state", dir);
+    rig_tokens(4, tokens, RIG_MAX);
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const mtplx_load_options o = {.threads = 1, .kv_quant = formats[i]};
+        mtplx_model *m = load_or_fail(src_path(TINY), &o);
+        struct mx_cold *c = rig_open(m, dir, NULL);
+        mtplx_snapshot *s = rig_snapshot(m, tokens, 300);
+        assert_true(rig_put(c, s)); /* not there in this format */
+        assert_int_equal(mtplx_snapshot_save(s, path, NULL), MTPLX_OK);
+        mtplx_snapshot_free(s);
+        mx_cold_close(c, RIG_WAIT);
+        mtplx_model_free(m);
+        m = load_or_fail(src_path(TINY), &o);
+        c = rig_open(m, dir, NULL);
+        s = mx_cold_load(c, m, "scope", tokens, 300, NULL, NULL, NULL);
+        mtplx_snapshot *file = mtplx_snapshot_load(m, path, NULL);
+        assert_true(s && file);
+        same_state(s, file);
+        rig_same_answers(m, s);
+        rig_same_answers(m, file);
+        mtplx_snapshot_free(s);
+        mtplx_snapshot_free(file);
+        mx_cold_close(c, 0);
+        mtplx_model_free(m);
+    }
+    rig_remove(dir);
+}
+
 /* ---- Finding ------------------------------------------------------------------------------ */
 
 static void test_find(void **state)
@@ -650,12 +685,13 @@ static void test_read_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_restart),       cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_find),          cmocka_unit_test(test_not_for_disk),
-        cmocka_unit_test(test_wrong_numbers), cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_mismatch),      cmocka_unit_test(test_file),
-        cmocka_unit_test(test_file_errors),   cmocka_unit_test(test_file_hostile),
-        cmocka_unit_test(test_disk_full),     cmocka_unit_test(test_read_only),
+        cmocka_unit_test(test_restart),      cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_kv_formats),   cmocka_unit_test(test_find),
+        cmocka_unit_test(test_not_for_disk), cmocka_unit_test(test_wrong_numbers),
+        cmocka_unit_test(test_identity),     cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_file),         cmocka_unit_test(test_file_errors),
+        cmocka_unit_test(test_file_hostile), cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_read_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
