@@ -68,7 +68,7 @@ static void one_job(int round, uint32_t *s)
 static void *client(void *arg)
 {
     uint32_t s = (uint32_t)(uintptr_t)arg + 1;
-    for (int i = 0; i < (rounds == shorts ? 6 : 1) * ROUNDS; i++)
+    for (int i = 0; i < (rounds == shorts ? 6 * ROUNDS : ROUNDS / 2); i++)
         one_job((int)(rig_noise(&s) % ROUNDS), &s);
     return NULL;
 }
