@@ -69,7 +69,7 @@ static void add_borders(struct plan *p, const size_t *borders, size_t n)
     if (n)
         add_apart(p, borders[n - 1], MX_POINT_BORDER, 1);
     if (n > 2 && borders[0] == 0)
-        add(p, borders[1], MX_POINT_SYSTEM);
+        add_apart(p, borders[1], MX_POINT_SYSTEM, 1);
     for (size_t i = n; i-- > 0 && n - i <= LAST_BORDERS;)
         add(p, borders[i], MX_POINT_BORDER);
 }
