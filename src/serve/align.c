@@ -47,7 +47,7 @@ struct mx_align {
 
     pthread_mutex_t lock; /* what follows */
     pthread_cond_t changed;
-    bool stop;
+    bool stop, busy; /* busy: the thread has a task in hand */
     struct task *tasks, **tail;
     int n_tasks;
     size_t bytes;
@@ -140,7 +140,6 @@ void mx_align_arrived(struct mx_align *a, const char *scope, const char *label, 
             continue;
         a->stats.matched += matched;
         a->stats.mismatched += !matched && e->n > 0;
-        a->stats.unpredicted += e->n == 0;
         drop_entry(a, e);
     }
     pthread_mutex_unlock(&a->lock);
@@ -374,6 +373,7 @@ static struct task *next_task(struct mx_align *a)
 {
     struct task *t = NULL;
     pthread_mutex_lock(&a->lock);
+    a->busy = false;
     while (!a->stop && !t) {
         uint64_t now = mx_now_ns(), due = UINT64_MAX;
         struct task **at = &a->tasks;
@@ -384,6 +384,7 @@ static struct task *next_task(struct mx_align *a)
         else
             wait_until(a, due);
     }
+    a->busy = t != NULL;
     pthread_mutex_unlock(&a->lock);
     return t;
 }
@@ -463,6 +464,6 @@ void mx_align_get_stats(struct mx_align *a, struct mx_align_stats *s)
         return;
     pthread_mutex_lock(&a->lock);
     *s = a->stats;
-    s->waiting = (uint64_t)a->n_tasks + a->running;
+    s->waiting = (uint64_t)a->n_tasks + a->busy;
     pthread_mutex_unlock(&a->lock);
 }

@@ -70,7 +70,7 @@ void mx_align_arrived(struct mx_align *a, const char *scope, const char *label, 
 
 struct mx_align_stats {
     uint64_t predicted;   /* predictions made */
-    uint64_t unpredicted; /* answers without: the template does not allow it, or it came too late */
+    uint64_t unpredicted; /* answers for which none can be */
     uint64_t aligned;     /* nothing to read: the next turn begins with what is there already */
     uint64_t started, finished, abandoned, failed; /* reading jobs */
     uint64_t dropped;             /* waited too long, or the next turn came first */

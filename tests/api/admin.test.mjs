@@ -1,5 +1,5 @@
 // The routes beside the dialects: health, metrics and their stream, snapshot, settings, tokens,
-// cancellation, kept sequences.
+// cancellation. The session bank has a suite of its own.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { chat, collect, eventually, get, getJson, model, openai, post, url } from "./lib.mjs";
@@ -199,24 +199,6 @@ test("tokenize and detokenize, in both spellings", async () => {
     const wrong = await postJson("/detokenize", { tokens: [1, 99999] }, 400);
     assert.equal(wrong.error.param, "tokens[1]");
     assert.equal((await postJson("/detokenize", {}, 400)).error.param, "tokens");
-});
-
-test("kept sequences are listed and cleared", async () => {
-    await postJson("/admin/cache/clear", {});
-    const long = "Repeat this exactly: " + "small green river old lamp ".repeat(12);
-    await chat(long, { max_tokens: 8 });
-    await eventually("one is kept", async () => (await getJson("/admin/sessions")).count === 1);
-    const [s] = (await getJson("/admin/sessions")).sessions;
-    assert.ok(s.tokens > 40 && s.bytes > 0);
-    const cache = await getJson("/admin/cache");
-    assert.equal(cache.entries, 1);
-    assert.equal(cache.tokens, s.tokens);
-    assert.equal((await postJson(`/admin/sessions/${s.id}/clear`, {})).cleared, true);
-    assert.equal((await getJson("/admin/sessions")).count, 0);
-    await postJson(`/admin/sessions/${s.id}/clear`, {}, 404);
-    await chat(long, { max_tokens: 8 });
-    await eventually("one is kept", async () => (await getJson("/admin/sessions")).count === 1);
-    assert.equal((await postJson("/admin/cache/clear", {})).cleared, 1);
 });
 
 test("prefill history and capabilities", async () => {

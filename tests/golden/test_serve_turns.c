@@ -38,7 +38,7 @@ static struct mx_align_stats stats(void)
 static struct mx_align_stats settled(uint64_t n)
 {
     struct mx_align_stats s = stats();
-    for (int i = 0; i < 400 && (s.predicted + s.unpredicted < n || s.waiting > 0); i++) {
+    for (int i = 0; i < 6000 && (s.predicted + s.unpredicted < n || s.waiting > 0); i++) {
         usleep(10000);
         s = stats();
     }
