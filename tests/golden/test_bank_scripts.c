@@ -19,6 +19,7 @@ enum {
     MAX_ANSWER = 24,
     MAX_CHOICES = 2,
     MAX_NOTES = 8192,
+    LEAST_KEPT = 16, /* tokens: the ends of shorter sequences are not kept */
     ROOMY = 1 << 30, /* bytes: no script fills it */
 };
 
@@ -362,7 +363,7 @@ static struct request *next_request(struct script *s, struct conversation *c)
     size_t known =
         begun ? changes[draw(s, sizeof changes / sizeof *changes)](s, c) : change_new(s, c);
     struct request *r = new_request(s, c);
-    if (calm)
+    if (calm && known >= LEAST_KEPT)
         r->expect = known;
     if (r->job.no_reuse)
         r->expect = 0;
