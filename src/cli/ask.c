@@ -43,6 +43,8 @@ enum {
     ASK_THREADS,
     ASK_PROFILE,
     ASK_CHUNK,
+    ASK_KV_QUANT,
+    ASK_PAGED_KV, /* follows its short name */
     ASK_MTP_ADAPTER,
     ASK_MERGE_ADAPTER,
     ASK_MTP_REQUANT,
@@ -216,6 +218,8 @@ static const struct mx_cli_flag flags[ASK_FLAGS] = {
                    .env = "MTPLX_PREFILL_CHUNK_SIZE",
                    .fallback = "256",
                    .help = "Prompt tokens read in one pass. The output does not depend on it."},
+    [ASK_KV_QUANT] = MX_KV_QUANT_FLAG,
+    [ASK_PAGED_KV] = MX_PAGED_KV_FLAG,
     [ASK_MTP_ADAPTER] = {.name = "mtp-adapter",
                          .kind = MX_CLI_TEXT,
                          .value = "PATH",
@@ -262,6 +266,7 @@ struct ask {
     struct mx_strbuf question;
     char *prompt; /* the question in the chat template */
     size_t prompt_len;
+    mtplx_kv_quant kv_quant;
     mtplx_error err;
 };
 
@@ -318,6 +323,7 @@ static mtplx_load_options load_options(const struct ask *a)
                        : given(a, ASK_SEED)      ? SEEDED_DRAFT_VOCAB
                                                  : 0,
         .draft_head_quant = requant(a, ASK_DRAFT_REQUANT),
+        .kv_quant = a->kv_quant,
     };
 }
 
@@ -506,7 +512,9 @@ static mtplx_status check_arguments(struct ask *a)
         return mx_error(&a->err, MTPLX_ERR_ARGUMENT, "--merge-mtp-adapter needs --mtp-adapter");
     struct mx_grammar_arg rules = grammar_arg(a);
     mtplx_status st = mx_grammar_arg_check(&rules, &a->err);
-    return st == MTPLX_OK ? check_draft_vocab(a) : st;
+    if (st == MTPLX_OK)
+        st = check_draft_vocab(a);
+    return st == MTPLX_OK ? mx_kv_quant_arg(a->args, ASK_KV_QUANT, &a->kv_quant, &a->err) : st;
 }
 
 static int run(const struct mx_cli_args *args, struct mx_cli_out *out)

@@ -29,6 +29,8 @@ enum {
     BENCH_DEVICE,
     BENCH_THREADS,
     BENCH_PROFILE,
+    BENCH_KV_QUANT,
+    BENCH_PAGED_KV, /* follows its short name */
     BENCH_FLAGS,
 };
 
@@ -115,6 +117,8 @@ static const struct mx_cli_flag flags[BENCH_FLAGS] = {
                        .env = "MTPLX_PROFILE",
                        .fallback = "fast",
                        .help = "As in `mtplx ask`."},
+    [BENCH_KV_QUANT] = MX_KV_QUANT_FLAG,
+    [BENCH_PAGED_KV] = MX_PAGED_KV_FLAG,
 };
 
 struct bench_run {
@@ -123,6 +127,7 @@ struct bench_run {
     struct mx_bench_options options;
     mtplx_model *model;
     int32_t *prompt;
+    mtplx_kv_quant kv_quant;
     mtplx_error err;
 };
 
@@ -275,6 +280,7 @@ static mtplx_status load_model(struct bench_run *b)
     mtplx_load_options options = {.device = value(b, BENCH_DEVICE)->text,
                                   .threads = (int)value(b, BENCH_THREADS)->integer,
                                   .profile = mx_profile_arg(value(b, BENCH_PROFILE)->text),
+                                  .kv_quant = b->kv_quant,
                                   .no_mtp = mtp->source != MX_CLI_DEFAULT && !mtp->on};
     mtplx_status st = path ? mx_model_arg_check(path, &b->err) : MTPLX_OK;
     char *embedded = path ? NULL : mtplx_embedded_model_path(&b->err);
@@ -364,6 +370,8 @@ static int run(const struct mx_cli_args *args, struct mx_cli_out *out)
         st = check_file(&b, value(&b, BENCH_CSV)->text);
     if (st == MTPLX_OK)
         st = check_outputs(&b);
+    if (st == MTPLX_OK)
+        st = mx_kv_quant_arg(args, BENCH_KV_QUANT, &b.kv_quant, &b.err);
     if (st == MTPLX_OK) {
         rc = MX_EXIT_FAILURE;
         st = load_model(&b);

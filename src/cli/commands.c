@@ -8,8 +8,9 @@
 #include <string.h>
 
 const struct mx_cli_command *const mx_cli_commands[] = {
-    &mx_cli_ask,     &mx_cli_serve, &mx_cli_stop,
-    &mx_cli_inspect, &mx_cli_bench, &mx_cli_forge_quantize,
+    &mx_cli_ask,      &mx_cli_serve,          &mx_cli_stop,        &mx_cli_inspect,
+    &mx_cli_bench,    &mx_cli_forge_quantize, &mx_cli_cache_check, &mx_cli_cache_ls,
+    &mx_cli_cache_gc, &mx_cli_cache_clear,
 };
 const int mx_cli_command_count = sizeof mx_cli_commands / sizeof *mx_cli_commands;
 
@@ -65,7 +66,9 @@ const char *mx_cli_nearest_command(int argc, char *const *argv)
         mx_cli_suggest(strchr(name, ' ') && two[0] ? two : argv[0], name, &best, &distance);
     }
     mx_cli_suggest(argv[0], "help", &best, &distance);
-    if (!mx_cli_is_group(argv[0]))
+    if (!mx_cli_is_group(argv[0])) {
         mx_cli_suggest(argv[0], "forge", &best, &distance);
+        mx_cli_suggest(argv[0], "cache", &best, &distance);
+    }
     return best;
 }

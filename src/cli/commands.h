@@ -30,6 +30,10 @@ extern const struct mx_cli_command mx_cli_serve;
 extern const struct mx_cli_command mx_cli_stop;
 extern const struct mx_cli_command mx_cli_bench;
 extern const struct mx_cli_command mx_cli_forge_quantize;
+extern const struct mx_cli_command mx_cli_cache_check;
+extern const struct mx_cli_command mx_cli_cache_ls;
+extern const struct mx_cli_command mx_cli_cache_gc;
+extern const struct mx_cli_command mx_cli_cache_clear;
 
 /* All of them, in the order in which help lists them. */
 extern const struct mx_cli_command *const mx_cli_commands[];

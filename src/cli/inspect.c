@@ -64,6 +64,17 @@ static json_t *mtp_json(const struct mx_inspect *r)
                      (json_int_t)r->draft_head_bytes);
 }
 
+static json_t *state_json(const struct mx_inspect *r)
+{
+    json_t *kv = json_object();
+    for (int f = 0; f <= MX_KV_Q4; f++)
+        if (r->kv_token_bytes[f] > 0)
+            json_object_set_new(kv, mx_kv_format_name((enum mx_kv_format)f),
+                                json_integer((json_int_t)r->kv_token_bytes[f]));
+    return json_pack("{s:o, s:I}", "kv_token_bytes", kv, "recurrent_bytes",
+                     (json_int_t)r->recurrent_bytes);
+}
+
 static json_t *device_json(const struct mx_inspect *r)
 {
     return json_pack("{s:o, s:o, s:i, s:i, s:o}", "name", text_or_null(r->device), "int8_kernels",
@@ -96,6 +107,7 @@ static json_t *report_json(const struct mx_inspect *r)
     json_object_set_new(o, "tensors", json_integer((json_int_t)r->tensors));
     json_object_set_new(o, "weight_bytes", json_integer((json_int_t)r->bytes));
     json_object_set_new(o, "parameters", json_integer((json_int_t)r->parameters));
+    json_object_set_new(o, "state", state_json(r));
     json_object_set_new(o, "dtypes", dtypes_json(r));
     json_object_set_new(o, "quantization", quants_json(r));
     json_object_set_new(o, "norm_encoding", text_or_null(r->trunk_norms));
@@ -217,6 +229,25 @@ static void weights(struct mx_strbuf *b, const struct mx_inspect *r)
     mx_strbuf_puts(b, r->n_quants ? "\n" : "none\n");
 }
 
+static void state(struct mx_strbuf *b, const struct mx_inspect *r)
+{
+    if (r->kv_token_bytes[MX_KV_F16] > 0) {
+        label(b, "KV cache");
+        human_bytes(b, r->kv_token_bytes[MX_KV_F16]);
+        mx_strbuf_puts(b, " a token");
+        for (int f = MX_KV_Q8; f <= MX_KV_Q4 && r->kv_token_bytes[f] > 0; f++) {
+            mx_strbuf_printf(b, ", %s ", mx_kv_format_name((enum mx_kv_format)f));
+            human_bytes(b, r->kv_token_bytes[f]);
+        }
+        mx_strbuf_puts(b, "\n");
+    }
+    if (r->recurrent_bytes > 0) {
+        label(b, "state");
+        human_bytes(b, r->recurrent_bytes);
+        mx_strbuf_puts(b, " a sequence\n");
+    }
+}
+
 static void loaded(struct mx_strbuf *b, const struct mx_inspect *r)
 {
     label(b, "MTP head");
@@ -279,6 +310,7 @@ static void print_text(const struct mx_inspect *r, struct mx_cli_out *out)
         weights(&b, r);
     if (r->architecture && r->verdict != MX_UNSUPPORTED)
         loaded(&b, r);
+    state(&b, r);
     device(&b, r);
     row(&b, "verdict", mx_verdict_name(r->verdict));
     for (int i = 0; i < r->n_reasons; i++)

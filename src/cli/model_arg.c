@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "format/gguf_model.h"
+#include "runtime/kv_option.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -58,6 +59,22 @@ int mx_draft_vocab_arg(const char *text)
     errno = 0;
     long n = strtol(text, &end, 10);
     return *end == '\0' && errno == 0 && n <= 1 << 24 ? (int)n : 0;
+}
+
+mtplx_status mx_kv_quant_arg(const struct mx_cli_args *args, int flag, mtplx_kv_quant *out,
+                             mtplx_error *err)
+{
+    const struct mx_cli_value *v = &args->values[flag], *alias = v + 1;
+    const char *name = v->source == MX_CLI_ENVIRONMENT ? MX_KV_QUANT_ENV : "--kv-quant";
+    *out = MTPLX_KV_AUTO;
+    if (v->source != MX_CLI_EXPLICIT && alias->source == MX_CLI_EXPLICIT) {
+        v = alias;
+        name = "--paged-kv-quantization";
+    }
+    if (v->source == MX_CLI_DEFAULT || mx_kv_quant_word(v->text, out))
+        return MTPLX_OK;
+    return mx_error(err, MTPLX_ERR_ARGUMENT, "%s takes %s, not \"%.32s\"", name,
+                    MX_KV_QUANT_CHOICES, v->text);
 }
 
 mtplx_depth_policy mx_depth_policy_arg(const char *word)

@@ -11,10 +11,12 @@
 #include "cli/serve_process.h"
 #include "runtime/constraint.h"
 #include "runtime/model.h"
+#include "serve/align.h"
 #include "serve/api.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
 #include "serve/request_log.h"
+#include "session/cold_state.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -28,6 +30,7 @@
 enum { STEPS = 5, MAX_MESSAGES = 16384, STORED_RESPONSES = 1000 };
 
 static const size_t stored_bytes = (size_t)64 << 20;
+static const uint64_t cold_close_ns = 3 * UINT64_C(1000000000);
 
 struct serve {
     const struct mx_cli_args *args;
@@ -35,6 +38,7 @@ struct serve {
     struct mx_serve_config config;
     struct mx_app app;
     struct mx_server *server;
+    struct mx_cold *cold; /* NULL: states are kept in memory only */
     char *model_id;
     uint64_t step_ns;
     int step;
@@ -205,9 +209,41 @@ static mtplx_status load(struct serve *s)
     return s->model_id ? MTPLX_OK : mx_error_nomem(&s->err, "the model's name", 64);
 }
 
+/* A warning, also in the middle of a step's line. */
+static void cold_log(void *arg, const char *line)
+{
+    struct serve *s = arg;
+    pthread_mutex_lock(&s->lock);
+    bool ready = s->ready;
+    pthread_mutex_unlock(&s->lock);
+    if (!ready && !quiet(s))
+        fputc('\n', stderr);
+    mx_cli_complain("serve", "%s", line);
+}
+
+/* A disk that cannot be used costs a warning: states are kept in memory then. */
+static void open_cold(struct serve *s)
+{
+    struct mx_cold_options *o = &s->config.cold;
+    mtplx_error err = {0};
+    if (o->mode == MX_COLD_OFF)
+        return;
+    mx_cold_identify(s->app.model, &o->identity);
+    o->log = cold_log;
+    o->log_arg = s;
+    s->cold = mx_cold_open(o, &err);
+    if (!s->cold) {
+        char line[sizeof err.message + 64];
+        snprintf(line, sizeof line, "going on without the SSD session cache: %s", err.message);
+        cold_log(s, line);
+    }
+    s->config.engine.bank.cold = s->cold;
+}
+
 static mtplx_status start_engine(struct serve *s)
 {
     begin_step(s, "starting the scheduler: ", mx_engine_mode_name(s->config.engine.mode));
+    open_cold(s);
     s->config.engine.model = s->app.model;
     s->app.engine = mx_engine_new(&s->config.engine, &s->err);
     if (!s->app.engine)
@@ -216,7 +252,9 @@ static mtplx_status start_engine(struct serve *s)
     s->app.responses = mx_response_store_new(STORED_RESPONSES, stored_bytes);
     if (!s->app.metrics || !s->app.responses)
         return mx_error_nomem(&s->err, "the server's tables", stored_bytes);
-    return MTPLX_OK;
+    if (s->config.turn_alignment && mx_engine_bank(s->app.engine))
+        s->app.align = mx_align_new(&s->app, &s->err);
+    return s->err.status;
 }
 
 static size_t warm_tokens(void *arg, int choice, const mtplx_gen *gen, const int32_t *ids,
@@ -333,6 +371,7 @@ static void drain(struct serve *s)
     if (!quiet(s))
         mx_cli_complain("serve", "stopping: requests may go on for %.0f s", seconds);
     mx_server_quiesce(s->server);
+    mx_align_stop(s->app.align); /* what it reads is for turns that will not come */
     bool all = mx_engine_drain(s->app.engine, (uint64_t)(seconds * 1e9));
     mx_metrics_stop(s->app.metrics); /* or its streams would be waited for */
     bool taken = mx_server_drain(s->server, 2000000000u);
@@ -348,7 +387,10 @@ static void release(struct serve *s)
     if (s->server)
         mx_serve_record_remove(mx_server_port(s->server));
     mx_server_free(s->server); /* before the engine: it cancels what its clients waited for */
+    mx_align_stop(s->app.align);
     mx_engine_free(s->app.engine);
+    mx_align_free(s->app.align);
+    mx_cold_close(s->cold, cold_close_ns);
     mx_response_store_free(s->app.responses);
     mx_metrics_free(s->app.metrics);
     mtplx_model_free(s->app.model);

@@ -1,12 +1,13 @@
 /* From the flags of `mtplx serve` to the options of model, engine and server. */
 #include "cli/serve_flags.h"
 
+#include "base/memory.h"
 #include "cli/model_arg.h"
+#include "cli/size.h"
 #include "serve/auth.h"
 #include "serve/guard.h"
 #include "serve/turn.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,34 +40,12 @@ static const char *label(const struct reader *r, int flag, char buf[64])
 
 /* ---- Values ------------------------------------------------------------------------------- */
 
-/* "512M", "8G", "8GiB", or bytes; 0 when it is none of them. */
-static uint64_t size_of(const char *text)
-{
-    static const char units[] = "KMGT";
-    char *end;
-    errno = 0;
-    double n = strtod(text, &end);
-    if (errno || end == text || !(n > 0) || n > 1e15)
-        return 0;
-    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
-    if (unit && *unit) {
-        for (; unit >= units; unit--)
-            n *= 1024;
-        end++;
-        if (*end == 'i')
-            end++;
-    }
-    if (*end == 'B' || *end == 'b')
-        end++;
-    return *end == '\0' && n < 1e18 ? (uint64_t)n : 0;
-}
-
 static mtplx_status read_size(const struct reader *r, int flag, uint64_t *out)
 {
     char buf[64];
     if (!given(r, flag))
         return MTPLX_OK;
-    *out = size_of(value(r, flag)->text);
+    *out = mx_cli_size(value(r, flag)->text);
     if (*out > 0)
         return MTPLX_OK;
     return mx_error(r->err, MTPLX_ERR_ARGUMENT, "%s takes a size such as 512M or 8G, not \"%.40s\"",
@@ -122,8 +101,9 @@ static mtplx_status read_load(const struct reader *r)
         .max_rows = (int)value(r, SERVE_PREFILL_CHUNK)->integer,
         .profile = mx_profile_arg(value(r, SERVE_PROFILE)->text),
     };
-    if (!given(r, SERVE_DRAFT_VOCAB))
-        return MTPLX_OK;
+    mtplx_status st = mx_kv_quant_arg(r->args, SERVE_KV_QUANT, &o->kv_quant, r->err);
+    if (st != MTPLX_OK || !given(r, SERVE_DRAFT_VOCAB))
+        return st;
     o->draft_vocab = mx_draft_vocab_arg(value(r, SERVE_DRAFT_VOCAB)->text);
     if (o->draft_vocab != 0)
         return MTPLX_OK;
@@ -161,6 +141,74 @@ static mtplx_status read_engine(const struct reader *r)
     }
     return read_size(r, SERVE_MEMORY_BUDGET, &o->memory_limit);
 }
+
+/* ---- The session bank --------------------------------------------------------------------- */
+
+static bool says(const struct reader *r, int flag, const char *word)
+{
+    return given(r, flag) && strcmp(value(r, flag)->text, word) == 0;
+}
+
+/* A size, or a share of this machine's memory as "25%". */
+static mtplx_status read_share(const struct reader *r, int flag, uint64_t *out)
+{
+    const char *text = value(r, flag)->text;
+    char buf[64], *end;
+    if (!given(r, flag) || !strchr(text, '%'))
+        return read_size(r, flag, out);
+    double share = strtod(text, &end);
+    if (end == text || strcmp(end, "%") != 0 || !(share > 0 && share <= 100))
+        return mx_error(r->err, MTPLX_ERR_ARGUMENT,
+                        "%s takes a size such as 8G or a share such as 25%%, not \"%.40s\"",
+                        label(r, flag, buf), text);
+    *out = (uint64_t)((double)mx_memory_usable() * share / 100);
+    return MTPLX_OK;
+}
+
+/* 0 seconds is for ever. */
+static uint64_t seconds_or_ever(const struct reader *r, int flag)
+{
+    if (!given(r, flag))
+        return 0;
+    uint64_t ns = seconds(r, flag, 0);
+    return ns > 0 ? ns : UINT64_MAX;
+}
+
+static mtplx_status read_bank(const struct reader *r)
+{
+    struct mx_engine_options *o = &r->c->engine;
+    struct mx_bank_options *b = &o->bank;
+    o->no_bank = says(r, SERVE_BANK, "off");
+    b->ttl_ns = seconds_or_ever(r, SERVE_BANK_TTL);
+    b->pin_ns = seconds(r, SERVE_BANK_PIN, 0);
+    b->spacing = (size_t)value(r, SERVE_BANK_INTERVAL)->integer;
+    b->max_points = (int)value(r, SERVE_BANK_POINTS)->integer;
+    r->c->turn_alignment = !o->no_bank && !says(r, SERVE_ALIGNMENT, "off");
+    mtplx_status st = read_share(r, SERVE_BANK_SIZE, &b->budget);
+    return st == MTPLX_OK ? read_size(r, SERVE_BANK_CAP, &b->session_cap) : st;
+}
+
+static mtplx_status read_cold(const struct reader *r)
+{
+    struct mx_cold_options *o = &r->c->cold;
+    o->mode = MX_COLD_ON;
+    if (r->c->engine.no_bank || says(r, SERVE_SSD, "off"))
+        o->mode = MX_COLD_OFF;
+    else if (says(r, SERVE_SSD, "write-only"))
+        o->mode = MX_COLD_WRITE_ONLY;
+    o->dir = value(r, SERVE_SSD_DIR)->text;
+    o->min_tokens = (size_t)value(r, SERVE_SSD_MIN_TOKENS)->integer;
+    mtplx_status st = read_size(r, SERVE_SSD_MAX_SIZE, &o->max_bytes);
+    if (st == MTPLX_OK && says(r, SERVE_SSD_BUDGET, "off"))
+        o->hourly_bytes = UINT64_MAX;
+    else if (st == MTPLX_OK)
+        st = read_size(r, SERVE_SSD_BUDGET, &o->hourly_bytes);
+    if (st == MTPLX_OK)
+        st = read_size(r, SERVE_SSD_FLOOR, &o->floor_bytes);
+    return st == MTPLX_OK ? read_size(r, SERVE_SSD_BACKLOG, &o->queue_bytes) : st;
+}
+
+/* ---- The server --------------------------------------------------------------------------- */
 
 /* The flag before the file before the variables, as the words of the flags say. */
 static mtplx_status read_keys(const struct reader *r)
@@ -250,6 +298,10 @@ mtplx_status mx_serve_configure(const struct mx_cli_args *args, struct mx_serve_
     mtplx_status st = read_load(&r);
     if (st == MTPLX_OK)
         st = read_engine(&r);
+    if (st == MTPLX_OK)
+        st = read_bank(&r);
+    if (st == MTPLX_OK)
+        st = read_cold(&r);
     if (st == MTPLX_OK)
         st = read_server(&r);
     read_parsers(&r);

@@ -30,6 +30,21 @@ enum {
     SERVE_PREFILL_CHUNK,
     SERVE_CONTEXT_WINDOW,
     SERVE_MEMORY_BUDGET,
+    SERVE_BANK,
+    SERVE_BANK_SIZE,
+    SERVE_BANK_CAP,
+    SERVE_BANK_TTL,
+    SERVE_BANK_PIN,
+    SERVE_BANK_INTERVAL,
+    SERVE_BANK_POINTS,
+    SERVE_ALIGNMENT,
+    SERVE_SSD,
+    SERVE_SSD_DIR,
+    SERVE_SSD_MAX_SIZE,
+    SERVE_SSD_MIN_TOKENS,
+    SERVE_SSD_BUDGET,
+    SERVE_SSD_FLOOR,
+    SERVE_SSD_BACKLOG,
     SERVE_DEPTH,
     SERVE_DEPTH_POLICY,
     SERVE_COPY,
@@ -58,6 +73,8 @@ enum {
     SERVE_DEVICE,
     SERVE_THREADS,
     SERVE_PROFILE,
+    SERVE_KV_QUANT,
+    SERVE_PAGED_KV, /* follows its short name */
     SERVE_DRAFT_VOCAB,
     SERVE_MTP_ADAPTER,
     SERVE_QUIET,
@@ -72,6 +89,8 @@ struct mx_serve_config {
     mtplx_load_options load;
     struct mx_engine_options engine;
     struct mx_server_options server;
+    struct mx_cold_options cold; /* but for its identity */
+    bool turn_alignment;
     struct mx_app_settings settings;  /* without what depends on the model */
     int reasoning_style, tool_syntax; /* enums, or -1: as the chat template says */
     char *keys[2], *lists[3];

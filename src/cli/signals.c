@@ -7,10 +7,12 @@
 _Static_assert(_Generic((sig_atomic_t)0, int : 1, default : 0), "the library polls an int");
 
 static volatile sig_atomic_t caught;
+static atomic_bool stopped; /* lock-free, so a handler may store to it */
 
 static void on_signal(int number)
 {
     caught = number;
+    atomic_store_explicit(&stopped, true, memory_order_relaxed);
 }
 
 void mx_cli_signals_install(void)
@@ -36,6 +38,11 @@ int mx_cli_signal(void)
 const volatile int *mx_cli_cancel_flag(void)
 {
     return &caught;
+}
+
+const atomic_bool *mx_cli_stop_flag(void)
+{
+    return &stopped;
 }
 
 int mx_cli_signal_exit(void)

@@ -6,6 +6,9 @@
 #ifndef MX_CLI_SIGNALS_H
 #define MX_CLI_SIGNALS_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+
 void mx_cli_signals_install(void);
 
 /* The number of the signal that came, or 0. */
@@ -13,6 +16,9 @@ int mx_cli_signal(void);
 
 /* The same as a flag to hand to mtplx_gen_options and the like. */
 const volatile int *mx_cli_cancel_flag(void);
+
+/* The same for what polls an atomic flag. */
+const atomic_bool *mx_cli_stop_flag(void);
 
 /* Exit code for an interrupted command: 130 after SIGINT, 143 after SIGTERM, 0 after neither. */
 int mx_cli_signal_exit(void);

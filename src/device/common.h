@@ -21,12 +21,12 @@ mtplx_status mx_weight_check(const struct mx_weight *w, mtplx_error *err);
 /* Bytes of one stored row of a weight (packed codes only for MLXQ). */
 size_t mx_weight_row_bytes(const struct mx_weight *w);
 
-/* Element offset of token `tok` of a KV block; which: 0 for K, 1 for V. */
+/* Byte offset of token `tok` of a KV block; which: 0 for K, 1 for V. */
 static inline size_t mx_kv_offset(const struct mx_kv_layout *l, int layer, int which, int head,
                                   int tok)
 {
     size_t plane = ((size_t)layer * 2 + (size_t)which) * (size_t)l->kv_heads + (size_t)head;
-    return (plane * (size_t)l->block_tokens + (size_t)tok) * (size_t)l->head_dim;
+    return (plane * (size_t)l->block_tokens + (size_t)tok) * mx_kv_entry_bytes(l);
 }
 
 /* The cache entry at absolute position `pos` of a sequence. */
@@ -35,7 +35,7 @@ static inline void *mx_kv_entry(const struct mx_kv_layout *l, const struct mx_se
 {
     char *block = s->kv_blocks[pos / l->block_tokens];
     int tok = (int)(pos % l->block_tokens);
-    return block + mx_kv_offset(l, layer, which, head, tok) * (size_t)mx_dtype_bytes(l->dtype);
+    return block + mx_kv_offset(l, layer, which, head, tok);
 }
 
 /* The segment that holds row r. */

@@ -13,9 +13,9 @@
  * data and absolute position only, never on the number of rows or segments in the call, on the
  * thread count, or on how rows were cut into calls. D4  Matrices are row-major; "[n][d]" with a
  * leading dimension `ld*` in elements (floats). D5  Activations, recurrent states and logits are
- * float32. KV entries have the type kv_dtype. D6  Batches (tokens, positions, segments, block
- * tables) are host memory, read before an op returns. Memory functions may be called from any
- * thread; ops from one at a time.
+ * float32. KV entries have the format of the layout: kv_format, or a quantised one. D6  Batches
+ * (tokens, positions, segments, block tables) are host memory, read before an op returns. Memory
+ * functions may be called from any thread; ops from one at a time.
  *
  * Weights stay where the checkpoint maps them (host memory); weight_bind() lets a device copy or
  * repack them once. */
@@ -23,6 +23,7 @@
 #define MX_DEVICE_DEVICE_H
 
 #include "base/error.h"
+#include "device/kv_format.h"
 #include "format/dtype.h"
 
 enum mx_weight_kind {
@@ -56,20 +57,26 @@ struct mx_matmul {
 };
 
 /* KV cache geometry: a block holds `block_tokens` positions of every layer:
- * [layer][K then V][kv_head][token in block][head_dim] elements of kv_dtype. */
+ * [layer][K then V][kv_head][token in block] entries, which kv_format.h describes. */
 #define MX_KV_MAX_HEAD_DIM 1024 /* loaders reject more */
 struct mx_kv_layout {
-    enum mx_dtype dtype; /* MX_F32, MX_F16 or MX_BF16 */
+    enum mx_kv_format format; /* the device's own (struct mx_device) or a quantised one */
     int block_tokens;
     int layers, kv_heads, head_dim;
 };
-static inline size_t mx_kv_plane_elems(const struct mx_kv_layout *l)
+/* One head of one position, K or V. */
+static inline size_t mx_kv_entry_bytes(const struct mx_kv_layout *l)
 {
-    return (size_t)l->kv_heads * (size_t)l->block_tokens * (size_t)l->head_dim;
+    return mx_kv_bytes(l->format, l->head_dim);
+}
+/* One position: every layer and head, K and V. */
+static inline size_t mx_kv_token_bytes(const struct mx_kv_layout *l)
+{
+    return 2 * (size_t)l->layers * (size_t)l->kv_heads * mx_kv_entry_bytes(l);
 }
 static inline size_t mx_kv_block_bytes(const struct mx_kv_layout *l)
 {
-    return 2 * (size_t)l->layers * mx_kv_plane_elems(l) * (size_t)mx_dtype_bytes(l->dtype);
+    return (size_t)l->block_tokens * mx_kv_token_bytes(l);
 }
 
 /* A copy of the recurrent state in the middle of a segment: the slab (all layers) after row `row`
@@ -231,9 +238,10 @@ struct mx_device_ops {
 
 struct mx_device {
     const struct mx_device_ops *ops;
-    const char *name;       /* "ref", "cpu/avx2", "cpu/generic", ... */
-    enum mx_dtype kv_dtype; /* what this device stores KV entries as */
+    const char *name;            /* "ref", "cpu/avx2", "cpu/generic", ... */
+    enum mx_kv_format kv_format; /* what this device stores KV entries as: F32 or F16 */
     int threads;
+    bool host_memory; /* device memory is host memory, which the host may read and write in place */
     /* Set before the first weight is bound. The fast profile may round activations to int8 where
      * weights are quantised; without it every product takes float32 activations. D3 holds in both,
      * but they give different bits. */

@@ -1,11 +1,12 @@
 /* Memory, and who may run.
  *
- * A job is admitted when its reservation fits beside those of the active jobs; kept sequences make
- * room first. The reservation covers prompt and max_tokens, so what was admitted has the memory to
- * get to its end. An answer without max_tokens, or with so many that they fill the context window,
- * reserves MX_ROOM_STEP tokens beyond the prompt (less on a small machine) and grows in such steps;
- * where no step fits any more it ends with LENGTH.
- * The head of the line is not overtaken by smaller jobs, so big ones get their turn. */
+ * A job is admitted when its reservation fits beside those of the active jobs; the session bank
+ * makes room. A reservation counts the whole sequence, also the KV blocks that it shares with the
+ * bank: those two are never less than what is held. The reservation covers prompt and max_tokens,
+ * so what was admitted has the memory to get to its end. An answer without max_tokens, or with so
+ * many that they fill the context window, reserves MX_ROOM_STEP tokens beyond the prompt (less on a
+ * small machine) and grows in such steps; where no step fits any more it ends with LENGTH. The head
+ * of the line is not overtaken by smaller jobs, so big ones get their turn. */
 #include "engine/engine_int.h"
 #include "text/grammar.h"
 
@@ -29,6 +30,8 @@ static bool unlimited(const struct mx_engine *e, const struct mx_job *j)
 static size_t most_tokens(const struct mx_engine *e, const struct mx_job *j)
 {
     size_t n = j->opt.n_prompt;
+    if (j->opt.kind == MX_JOB_WARM)
+        return n + 1;
     if (j->opt.kind != MX_JOB_GENERATE)
         return n;
     return unlimited(e, j) ? e->context : n + (size_t)j->opt.gen.max_tokens;
@@ -40,7 +43,7 @@ static uint64_t job_bytes(const struct mx_engine *e, const struct mx_job *j, siz
 {
     uint64_t bytes = mx_seq_bytes_for(e->model, room);
     size_t n = j->opt.n_prompt;
-    if (j->opt.kind == MX_JOB_GENERATE)
+    if (!mx_job_embeds(j))
         bytes += mx_gen_bytes_for(e->model, &j->opt.gen, n, most_tokens(e, j) - n);
     bytes *= (uint64_t)j->choices;
     if (j->opt.gen.grammar) /* one for all */
@@ -72,14 +75,20 @@ mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtpl
                     (double)e->memory_limit / MIB);
 }
 
-/* Drops kept sequences until `bytes` more fit; false, with nothing dropped, when they cannot. */
-static bool make_space(struct mx_engine *e, uint64_t bytes, struct mx_trash *trash)
+/* Reserves `bytes` more for a job; false when they do not fit. */
+static bool reserve(struct mx_engine *e, uint64_t bytes)
 {
-    if (e->reserved + bytes > e->memory_limit)
+    if (bytes > e->memory_limit - e->reserved)
         return false;
-    while (e->n_kept && e->reserved + bytes + mx_reuse_bytes(e) > e->memory_limit)
-        mx_reuse_drop_oldest(e, trash);
+    e->reserved += bytes;
     return true;
+}
+
+void mx_engine_fit_bank(struct mx_engine *e)
+{
+    uint64_t room = e->memory_limit - e->reserved; /* nobody else writes it */
+    if (e->bank && mx_bank_bytes(e->bank) > room)
+        mx_bank_shrink(e->bank, room);
 }
 
 static bool has_place(const struct mx_engine *e, const struct mx_job *j)
@@ -94,44 +103,58 @@ static struct mx_job *job_of(struct mx_queue_item *item)
     return (struct mx_job *)((char *)item - offsetof(struct mx_job, item));
 }
 
-int mx_engine_admit(struct mx_engine *e, struct mx_trash *trash)
+int mx_engine_admit(struct mx_engine *e)
 {
     int admitted = 0;
     struct mx_queue_item *item;
     while ((item = mx_queue_peek(&e->queue))) {
         struct mx_job *j = job_of(item);
-        if (!has_place(e, j) || e->reserved + j->reserved > e->memory_limit)
+        if (e->warm || !has_place(e, j) || !reserve(e, j->reserved))
             break;
-        mx_reuse_take(e, j);
-        make_space(e, j->reserved, trash);
         mx_queue_take(&e->queue, item);
-        e->reserved += j->reserved;
         e->active[e->n_active++] = j;
         e->n_answers += j->choices;
         j->active = true;
         j->view.state = MX_JOB_PREFILL;
-        j->view.cached_tokens = j->cached;
         admitted++;
     }
     return admitted;
 }
 
+bool mx_engine_admit_warm(struct mx_engine *e)
+{
+    struct mx_job *j = e->warm_first;
+    if (e->warm || !j || e->n_active || e->queue.waiting || e->draining)
+        return false;
+    uint64_t kept = e->bank ? mx_bank_bytes(e->bank) : 0, room = e->memory_limit - e->reserved;
+    if (!e->bank || kept > room || j->reserved > room - kept) {
+        j->miss = e->bank ? MX_MISS_MEMORY : MX_MISS_DISABLED;
+        j->cancelled = e->poked = true; /* it ends with the next turn */
+        return false;
+    }
+    mx_warm_remove(e, j);
+    e->reserved += j->reserved;
+    e->warm = j;
+    j->active = true;
+    j->view.state = MX_JOB_PREFILL;
+    return true;
+}
+
 bool mx_answer_grow(struct mx_engine *e, struct mx_answer *a)
 {
-    struct mx_trash trash = {.n = 0};
     bool grown = false;
     pthread_mutex_lock(&e->lock);
     for (size_t step = MX_ROOM_STEP; !grown && step >= LEAST_STEP; step /= 2) {
         size_t room = least(a->limit, a->room + step);
         uint64_t more = mx_seq_bytes_for(e->model, room) - mx_seq_bytes_for(e->model, a->room);
-        grown = make_space(e, more, &trash);
+        grown = reserve(e, more);
         if (grown) {
-            e->reserved += more;
             a->job->reserved += more;
             a->room = room;
         }
     }
     pthread_mutex_unlock(&e->lock);
-    mx_trash_empty(&trash);
+    if (grown)
+        mx_engine_fit_bank(e);
     return grown;
 }

@@ -66,17 +66,42 @@ static mtplx_status configure(struct mx_engine *e, const struct mx_engine_option
                                                                                 : (int)e->max_rows};
     e->settings.max_queue = o->max_queue ? o->max_queue : 8 * e->settings.max_active;
     e->max_queue_owner = o->max_queue_owner;
-    e->reuse = o->reuse == 0 ? 4 : o->reuse < 0 ? 0 : o->reuse;
-    if (e->reuse > MX_MAX_ACTIVE)
-        return mx_error(err, MTPLX_ERR_ARGUMENT, "reuse %d is above %d", e->reuse, MX_MAX_ACTIVE);
     if (e->max_queue_owner < 0)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "max_queue_owner must not be negative");
     e->memory_limit = o->memory_limit ? o->memory_limit
                                       : mx_memory_budget(mx_memory_usable(), info->weight_bytes);
     e->jobs_end = &e->jobs;
-    e->next_id = e->next_kept = 1;
+    e->next_id = 1;
+    e->warm_rows = MX_WARM_ROWS;
     e->now = e->settings;
     return check_settings(&e->settings, e->max_rows, err);
+}
+
+static mtplx_status make_bank(struct mx_engine *e, const struct mx_engine_options *o,
+                              mtplx_error *err)
+{
+    struct mx_bank_options b = o->bank;
+    if (o->no_bank)
+        return MTPLX_OK;
+    if (!b.model)
+        b.model = o->model;
+    if (!b.budget)
+        b.budget = e->memory_limit / 2;
+    if (b.budget > e->memory_limit)
+        b.budget = e->memory_limit;
+    e->bank = mx_bank_new(&b, err);
+    e->cold = e->bank ? b.cold : NULL;
+    return e->bank ? MTPLX_OK : err->status;
+}
+
+struct mx_bank *mx_engine_bank(struct mx_engine *e)
+{
+    return e->bank;
+}
+
+struct mx_cold *mx_engine_cold(struct mx_engine *e)
+{
+    return e->cold;
 }
 
 static void init_sync(struct mx_engine *e)
@@ -87,11 +112,14 @@ static void init_sync(struct mx_engine *e)
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, &attr);
     pthread_cond_init(&e->changed, &attr);
+    pthread_cond_init(&e->loads, &attr);
     pthread_condattr_destroy(&attr);
 }
 
 static void destroy(struct mx_engine *e)
 {
+    mx_bank_free(e->bank);
+    pthread_cond_destroy(&e->loads);
     pthread_cond_destroy(&e->changed);
     pthread_cond_destroy(&e->wake);
     pthread_mutex_destroy(&e->lock);
@@ -99,31 +127,61 @@ static void destroy(struct mx_engine *e)
     free(e);
 }
 
-/* The thread takes no signals: they are for the program's own threads. */
-static bool start_thread(struct mx_engine *e)
+/* The threads take no signals: they are for the program's own. */
+static bool start_thread(struct mx_engine *e, pthread_t *thread, void *(*main_)(void *))
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&e->thread, NULL, mx_engine_thread, e);
+    int rc = pthread_create(thread, NULL, main_, e);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rc == 0;
 }
 
+/* Ends the threads, those there are; the loader last, as jobs still leave loads to it. */
+static void join_threads(struct mx_engine *e, bool owner)
+{
+    pthread_mutex_lock(&e->lock);
+    e->draining = e->stopping = e->quit = true;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+    if (owner)
+        pthread_join(e->thread, NULL);
+    if (!e->cold)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->loader_quit = true;
+    pthread_cond_signal(&e->loads);
+    pthread_mutex_unlock(&e->lock);
+    pthread_join(e->loader, NULL);
+}
+
+static mtplx_status start(struct mx_engine *e, const struct mx_engine_options *o, mtplx_error *err)
+{
+    mtplx_status st = configure(e, o, err);
+    if (st == MTPLX_OK)
+        st = make_bank(e, o, err);
+    if (st != MTPLX_OK)
+        return st;
+    if (e->cold && !start_thread(e, &e->loader, mx_load_thread))
+        e->cold = NULL;
+    else if (start_thread(e, &e->thread, mx_engine_thread))
+        return MTPLX_OK;
+    join_threads(e, false);
+    return mx_error(err, MTPLX_ERR_MEMORY, "the engine's thread could not be started");
+}
+
 struct mx_engine *mx_engine_new(const struct mx_engine_options *o, mtplx_error *err)
 {
+    mtplx_error own = {0};
     struct mx_engine *e = calloc(1, sizeof *e);
+    err = err ? err : &own;
     if (!e) {
         mx_error_nomem(err, "the engine", sizeof *e);
         return NULL;
     }
     init_sync(e);
-    if (configure(e, o, err) != MTPLX_OK) {
-        destroy(e);
-        return NULL;
-    }
-    if (!start_thread(e)) {
-        mx_error(err, MTPLX_ERR_MEMORY, "the engine's thread could not be started");
+    if (start(e, o, err) != MTPLX_OK) {
         destroy(e);
         return NULL;
     }
@@ -134,12 +192,7 @@ void mx_engine_free(struct mx_engine *e)
 {
     if (!e)
         return;
-    pthread_mutex_lock(&e->lock);
-    e->draining = e->stopping = e->quit = true;
-    pthread_cond_signal(&e->wake);
-    pthread_mutex_unlock(&e->lock);
-    pthread_join(e->thread, NULL);
-    mx_engine_clear_reuse(e);
+    join_threads(e, true);
     mx_model_save_state(e->model);
     destroy(e);
 }
@@ -176,13 +229,13 @@ static mtplx_status check_prompt(const struct mx_engine *e, const struct mx_job_
     int vocab = mtplx_model_get_info(e->model)->vocab_size;
     if (o->n_prompt == 0)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "the prompt is empty; give at least one token");
-    size_t most = e->context - (o->kind == MX_JOB_GENERATE);
+    bool embeds = o->kind == MX_JOB_EMBED_MEAN || o->kind == MX_JOB_EMBED_LAST;
+    size_t most = e->context - !embeds;
     if (o->n_prompt > most)
         return mx_error(err, MTPLX_ERR_ARGUMENT,
                         "the prompt has %zu tokens but the context window is %zu%s; shorten the "
                         "prompt",
-                        o->n_prompt, e->context,
-                        o->kind == MX_JOB_GENERATE ? " and needs room for an answer" : "");
+                        o->n_prompt, e->context, !embeds ? " and needs room for an answer" : "");
     for (size_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] < 0 || o->prompt[i] >= vocab)
             return mx_error(err, MTPLX_ERR_ARGUMENT,
@@ -194,13 +247,13 @@ static mtplx_status check_prompt(const struct mx_engine *e, const struct mx_job_
 static mtplx_status check_job(const struct mx_engine *e, const struct mx_job_options *o,
                               mtplx_error *err)
 {
-    if ((int)o->kind < MX_JOB_GENERATE || o->kind > MX_JOB_EMBED_LAST)
+    if ((int)o->kind < MX_JOB_GENERATE || o->kind > MX_JOB_WARM)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "%d is not a kind of job", (int)o->kind);
     if (o->choices < 0 || o->choices > MX_MAX_CHOICES)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "choices %d is outside 1..%d", o->choices,
                         MX_MAX_CHOICES);
     if (o->kind != MX_JOB_GENERATE && o->choices > 1)
-        return mx_error(err, MTPLX_ERR_ARGUMENT, "an embedding has one choice");
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "only an answer has choices");
     if (o->priority < -1 || o->priority > 1)
         return mx_error(err, MTPLX_ERR_ARGUMENT, "priority %d is outside -1..1", o->priority);
     mtplx_status st = check_prompt(e, o, err);
@@ -214,9 +267,11 @@ void mx_job_free(struct mx_job *j)
     if (!j)
         return;
     mx_embed_free(&j->embed);
-    free((void *)j->opt.prompt);
-    free((void *)j->opt.gen.logit_bias);
-    free((void *)j->opt.owner);
+    mx_reuse_drop(&j->reuse);
+    const void *const copies[] = {j->opt.prompt, j->opt.gen.logit_bias, j->opt.owner,
+                                  j->opt.scope,  j->opt.session,        j->opt.borders};
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        free((void *)copies[i]);
     free(j);
 }
 
@@ -239,19 +294,38 @@ static void fill_view(struct mx_job *j)
     memcpy(j->view.owner, j->opt.owner, n);
 }
 
+static char *string_of(const char *from)
+{
+    return copy_of(from, strlen(from) + 1);
+}
+
+/* Copies what the caller keeps; false when memory is out. The prompt has room for one token more:
+ * see warm.c. */
+static bool copy_options(struct mx_job *j, const struct mx_job_options *o)
+{
+    const mtplx_gen_options *g = &o->gen;
+    int32_t *prompt = malloc((o->n_prompt + 1) * sizeof *prompt);
+    const char *owner = o->owner ? o->owner : "";
+    j->opt = *o;
+    j->opt.gen.cancel = NULL;
+    j->opt.prompt = prompt;
+    j->opt.gen.logit_bias = copy_of(g->logit_bias, g->n_logit_bias * sizeof *g->logit_bias);
+    j->opt.owner = string_of(owner);
+    j->opt.scope = string_of(o->scope ? o->scope : "");
+    j->opt.session = string_of(o->session ? o->session : owner);
+    j->opt.borders = copy_of(o->borders, o->n_borders * sizeof *o->borders);
+    if (!prompt || !j->opt.gen.logit_bias || !j->opt.owner || !j->opt.scope || !j->opt.session ||
+        !j->opt.borders)
+        return false;
+    memcpy(prompt, o->prompt, o->n_prompt * sizeof *prompt);
+    prompt[o->n_prompt] = 0;
+    return true;
+}
+
 static struct mx_job *make_job(const struct mx_job_options *o, mtplx_error *err)
 {
     struct mx_job *j = calloc(1, sizeof *j);
-    const char *owner = o->owner ? o->owner : "";
-    if (j) {
-        const mtplx_gen_options *g = &o->gen;
-        j->opt = *o;
-        j->opt.gen.cancel = NULL;
-        j->opt.prompt = copy_of(o->prompt, o->n_prompt * sizeof *o->prompt);
-        j->opt.gen.logit_bias = copy_of(g->logit_bias, g->n_logit_bias * sizeof *g->logit_bias);
-        j->opt.owner = copy_of(owner, strlen(owner) + 1);
-    }
-    if (!j || !j->opt.prompt || !j->opt.gen.logit_bias || !j->opt.owner) {
+    if (!j || !copy_options(j, o)) {
         mx_error_nomem(err, "a job", sizeof *j + o->n_prompt * sizeof *o->prompt);
         mx_job_free(j);
         return NULL;
@@ -273,8 +347,6 @@ static int free_places(const struct mx_engine *e)
 static mtplx_status check_room(struct mx_engine *e, const struct mx_job *j, mtplx_error *err)
 {
     int soon = free_places(e);
-    if (e->draining)
-        return mx_error(err, MTPLX_ERR_CANCELLED, "the engine is shutting down");
     if (e->queue.waiting - soon >= e->settings.max_queue)
         return mx_error(err, MTPLX_ERR_LIMIT, "the queue is full with %d waiting requests",
                         e->queue.waiting);
@@ -286,20 +358,35 @@ static mtplx_status check_room(struct mx_engine *e, const struct mx_job *j, mtpl
     return MTPLX_OK;
 }
 
-/* Puts the job in line; its id, or 0. */
+/* Puts the job in its line. The lock is held. */
+static mtplx_status put_in_line(struct mx_engine *e, struct mx_job *j, mtplx_error *err)
+{
+    if (e->draining)
+        return mx_error(err, MTPLX_ERR_CANCELLED, "the engine is shutting down");
+    if (j->opt.kind == MX_JOB_WARM)
+        return mx_warm_push(e, j, err);
+    mtplx_status st = check_room(e, j, err);
+    e->counters.refused_queue += st == MTPLX_ERR_LIMIT;
+    if (st == MTPLX_OK)
+        st = mx_queue_push(&e->queue, &j->item, j->opt.owner, j->opt.priority, err);
+    if (st == MTPLX_OK) {
+        e->counters.accepted++;
+        mx_warm_supersede(e, j);
+    }
+    return st;
+}
+
+/* Adds the job to the engine; its id, or 0. */
 static uint64_t enqueue(struct mx_engine *e, struct mx_job *j, mtplx_error *err)
 {
     uint64_t id = 0;
     pthread_mutex_lock(&e->lock);
-    if (check_room(e, j, err) != MTPLX_OK) {
-        e->counters.refused_queue += !e->draining;
-    } else if (mx_queue_push(&e->queue, &j->item, j->opt.owner, j->opt.priority, err) == MTPLX_OK) {
+    if (put_in_line(e, j, err) == MTPLX_OK) {
         id = j->id = e->next_id++;
         fill_view(j);
         *e->jobs_end = j;
         e->jobs_end = &j->next;
         e->n_jobs++;
-        e->counters.accepted++;
         e->poked = true;
         pthread_cond_signal(&e->wake);
     }
@@ -369,7 +456,8 @@ bool mx_engine_drain(struct mx_engine *e, uint64_t timeout_ns)
     struct timespec until = after(timeout_ns);
     int rc = 0;
     pthread_mutex_lock(&e->lock);
-    e->draining = true;
+    e->draining = e->poked = true; /* warm jobs end at once */
+    pthread_cond_signal(&e->wake);
     while (e->n_jobs && rc == 0)
         rc = pthread_cond_timedwait(&e->changed, &e->lock, &until);
     bool all = e->n_jobs == 0;

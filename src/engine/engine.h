@@ -23,8 +23,15 @@
  * overtaken by smaller ones while it waits for memory or for places. A job of several choices takes
  * as many places, and goes alone where max_active is less.
  *
+ * Reuse. The prompt of a job is looked up in the session bank when it is admitted, and read from
+ * where the longest state known ends; at least one token is always read. What it reads is captured
+ * at the points that the bank plans, and the end of the first answer as well, also of one that was
+ * cancelled. A job whose state lies on disk is restored by a thread of its own while the others go
+ * on. A job that begins like a prompt being read at the moment waits until the shared part is read,
+ * as that brings it there with fewer rows than reading on its own.
+ *
  * Memory. A job is admitted when what it may come to hold fits into memory_limit beside what the
- * running ones may come to hold; kept sequences are dropped to make room. With max_tokens its whole
+ * running ones may come to hold; the session bank shrinks to make room. With max_tokens its whole
  * answer is reserved, so that an admitted job never runs out. Without, or with so many that they
  * fill the context window, an answer reserves 4,096 tokens beyond the prompt (fewer where the limit
  * is tight) and more whenever it needs them; when nothing more can be had it ends with
@@ -63,8 +70,10 @@ struct mx_engine_options {
                             model's max_rows */
     uint64_t
         memory_limit; /* bytes for sequences and generations; 0: from RAM, cgroup and weights */
-    int reuse;        /* finished sequences kept to be continued by a prompt that extends them;
-                         0: 4, -1: none */
+    /* The session bank. bank.model, bank.budget and bank.cold are the engine's to fill in unless
+     * they are set: the budget is what memory_limit leaves, at most half of it. */
+    bool no_bank;
+    struct mx_bank_options bank;
 };
 
 /* What may be changed while running. */
@@ -79,6 +88,12 @@ enum mx_job_kind {
     MX_JOB_GENERATE = 0,
     MX_JOB_EMBED_MEAN, /* mean of the final-norm hidden states */
     MX_JOB_EMBED_LAST, /* that of the last token */
+    /* Reads the prompt into the session bank while nothing else is to do, in short passes. Ends
+     * with MX_END_STOP when the bank has all of it, and with MX_END_CANCELLED as soon as another
+     * job comes, or a newer one of its scope and session before it has started; what it has read
+     * until then is kept. done() comes once, tokens() never. It takes no place in the queues and
+     * counters of others, and does not start where the bank would have to shrink for it. */
+    MX_JOB_WARM,
 };
 
 enum mx_job_end {
@@ -100,6 +115,10 @@ struct mx_job_result {
     uint64_t total_ns; /* from submission to now */
     size_t prompt_tokens, cached_tokens, completion_tokens;
     enum mx_cache_miss miss;
+    enum mx_restore_kind restored;
+    size_t known_tokens;    /* of the prompt, see mx_bank_hit.known */
+    bool from_disk;         /* the restored state was read from the cold tier */
+    uint64_t restore_ns;    /* what looking up and restoring took */
     double mean_width;      /* answers that shared this one's cycles, on average */
     const float *embedding; /* EMBED: [dims], valid during the call */
     size_t dims;
@@ -130,7 +149,14 @@ struct mx_job_options {
     /* 0 is 1; choice i is seeded with seed + i and has the tokens of a job of its own with that
      * seed. The prompt is read once, for choice 0: only its generation has prompt_logprobs. */
     int choices;
-    const char *owner;              /* whose turn it takes; NULL: "" . Copied */
+    const char *owner; /* whose turn it takes; NULL: "" . Copied */
+    /* Whose prefixes it may restore (an API key), and the label of its conversation in the bank;
+     * NULL: "", and the owner. Copied. */
+    const char *scope, *session;
+    /* Token counts at which messages of the prompt begin, ascending: restore points that the next
+     * turn can use. Copied. */
+    const size_t *borders;
+    size_t n_borders;
     int priority;                   /* -1 background, 0, 1 first */
     uint64_t deadline_ns;           /* on mx_now_ns()'s clock; 0: none */
     bool no_reuse;                  /* read the whole prompt, and keep nothing */
@@ -165,14 +191,18 @@ void mx_engine_get_settings(struct mx_engine *e, struct mx_engine_settings *s);
 /* Errors: ARGUMENT naming the setting. Takes effect at the next cycle boundary. */
 mtplx_status mx_engine_set_settings(struct mx_engine *e, const struct mx_engine_settings *s,
                                     mtplx_error *err);
-/* Drops the kept sequences; returns how many. */
-int mx_engine_clear_reuse(struct mx_engine *e);
-/* Drops one of them, by the id of its view; false when it is not kept. Any thread. */
-bool mx_engine_drop_kept(struct mx_engine *e, uint64_t id);
+/* The session bank, for status and steering; NULL: none. Its cold tier, NULL: none. */
+struct mx_bank *mx_engine_bank(struct mx_engine *e);
+struct mx_cold *mx_engine_cold(struct mx_engine *e);
 
 /* ---- Status ------------------------------------------------------------------------------- */
 
-enum mx_job_state { MX_JOB_QUEUED = 0, MX_JOB_PREFILL, MX_JOB_DECODE };
+enum mx_job_state {
+    MX_JOB_QUEUED = 0,
+    MX_JOB_RESTORING, /* admitted, its state is being read from the cold tier */
+    MX_JOB_PREFILL,   /* also while it waits for the shared part of another prompt to be read */
+    MX_JOB_DECODE,
+};
 
 struct mx_job_view {
     uint64_t id;
@@ -182,12 +212,6 @@ struct mx_job_view {
     size_t prompt_tokens, read_tokens, cached_tokens, completion_tokens;
     uint64_t age_ns;
     double tokens_per_s; /* while decoding */
-    char owner[48];
-};
-
-struct mx_kept_view { /* a kept sequence */
-    uint64_t id, age_ns, idle_ns, bytes, hits;
-    size_t tokens;
     char owner[48];
 };
 
@@ -201,15 +225,21 @@ struct mx_engine_counters {
     uint64_t drafted[MTPLX_MAX_DEPTH], accepted_drafts[MTPLX_MAX_DEPTH];
     uint64_t queue_hist[MX_ENGINE_HIST], ttft_hist[MX_ENGINE_HIST], total_hist[MX_ENGINE_HIST];
     uint64_t queue_ns, ttft_ns, total_ns; /* sums */
+    /* Restores, those of them from the cold tier, and what they took; jobs that waited for another
+     * one to read what both begin with. */
+    uint64_t restores, disk_restores, restore_ns, shared_waits;
+    /* Jobs of kind WARM: ended, those of them that read all, tokens read. The counters above leave
+     * them out. */
+    uint64_t warm_jobs, warm_finished, warm_tokens;
+    uint64_t misses[MX_MISS_COUNT]; /* answers by reason */
 };
 
 struct mx_engine_snapshot {
     struct mx_engine_settings settings;
     struct mx_engine_counters counters;
     uint64_t memory_limit, memory_used, memory_reserved;
-    int queued, active, n_jobs, n_kept;
+    int queued, active, n_jobs;
     struct mx_job_view jobs[MX_MAX_ACTIVE * 2]; /* active first, then those waiting longest */
-    struct mx_kept_view kept[MX_MAX_ACTIVE];
 };
 /* A consistent copy; any thread. */
 void mx_engine_get_snapshot(struct mx_engine *e, struct mx_engine_snapshot *s);

@@ -5,18 +5,27 @@
  *   admit.c     memory, and who may run
  *   run.c       passes, tokens to sinks, the end of answers
  *   embed.c     embedding jobs
- *   reuse.c     kept sequences
+ *   restore.c   what the session bank gives a job, and what it gets of it
+ *   load.c      the thread that reads the cold tier
+ *   warm.c      reading ahead in idle time
  *   snapshot.c  status
  *   queue.c, sched.c, names.c  parts that know nothing of the others
  *
  * Invariants
  *   E1  `lock` guards everything in "shared" below, in the engine and in its jobs. It is never held
- *       while the model runs, a sink is called or a sequence is freed.
+ *       while the model runs, a sink is called or a sequence is freed. The bank's own lock may be
+ *       taken under it.
  *   E2  What is not shared belongs to the owner thread; from submission to admission to nobody.
  *   E3  A job is in the list of jobs from submit to retire. It is queued until it is admitted, and
- *       then stands in `active`.
- *   E4  reserved = sum of the reservations of active jobs; reserved and what is kept stay below
- *       the limit. */
+ *       then stands in `active`; a warm job waits in a line of its own, and then is `warm`.
+ *   E4  reserved = sum of the reservations of active jobs and of the warm one. Before any of them
+ *       takes memory, and after the bank has taken some, reserved and the bank's bytes are brought
+ *       below the limit: by shrinking the bank.
+ *   E5  A job that is admitted but not STARTED has no sequence. It waits only for the loader, for a
+ *       bounded time, or for a started job's prefill, which ends: never for another one that
+ *       waits.
+ *   E6  The loader thread touches its loads and the bank, never a job: a job that ends leaves its
+ *       load behind. */
 #ifndef MX_ENGINE_INT_H
 #define MX_ENGINE_INT_H
 
@@ -24,11 +33,14 @@
 #include "engine/queue.h"
 #include "engine/sched.h"
 #include "runtime/generate.h"
+#include "runtime/snapshot.h"
 
 #include <pthread.h>
 
 /* Tokens of an answer without a limit that are reserved at once, and the step of growth. */
 #define MX_ROOM_STEP 4096
+/* Rows of the first pass of a warm job. */
+#define MX_WARM_ROWS 16
 
 struct mx_job;
 
@@ -43,6 +55,34 @@ struct mx_answer {
     bool done;
     mtplx_error error;
     uint64_t width, cycles; /* answers of its cycles summed, and cycles */
+};
+
+/* A prompt whose state is being read from disk. */
+struct mx_load;
+
+enum mx_phase {
+    MX_PHASE_STARTED = 0, /* or not admitted yet */
+    MX_PHASE_LOADING,     /* the loader thread is at it */
+    MX_PHASE_FOLLOWING,   /* another job reads what both begin with */
+};
+
+/* What a job and the session bank have to do with each other. */
+struct mx_reuse {
+    enum mx_phase phase;
+    struct mx_bank_hit hit; /* until it is started; the snapshot is a reference of the job */
+    size_t cold;            /* tokens that the disk has */
+    struct mx_load *load;
+    uint64_t load_until; /* when to go on without the disk */
+    bool loaded;         /* the disk has been asked */
+    bool from_disk;      /* hit came from it */
+    uint64_t leader;     /* FOLLOWING: the id of the job that reads, */
+    size_t goal;         /* and how far it has to come */
+    int waits;           /* times that it followed */
+    uint64_t ns;         /* spent on looking up, loading and restoring */
+    /* Where the prompt is captured, ascending, and what the points are. */
+    size_t at[MX_MAX_CAPTURES], n;
+    enum mx_point point[MX_MAX_CAPTURES];
+    size_t awaited; /* the next token count that a follower waits for; 0: none */
 };
 
 /* An embedding being made. */
@@ -65,7 +105,8 @@ struct mx_job {
 
     /* Shared. */
     bool cancelled;
-    struct mx_job_view view; /* published once a turn */
+    struct mx_job *next_warm; /* the line of warm jobs */
+    struct mx_job_view view;  /* published once a turn */
     uint64_t reserved;
 
     /* The owner thread's. */
@@ -74,31 +115,28 @@ struct mx_job {
     enum mx_job_end verdict;
     int open; /* choices without done() */
     uint64_t admitted_ns, first_ns;
-    size_t cached, completion;
-    uint64_t hits; /* of the kept sequence that it continues */
+    size_t cached, known, completion;
     enum mx_cache_miss miss;
+    enum mx_restore_kind restored;
+    struct mx_reuse reuse;
     enum mx_job_end worst; /* for the counters: how its answers ended */
     struct mx_answer answers[MX_MAX_CHOICES];
     struct mx_embedding embed;
-};
-
-struct mx_kept {
-    mtplx_seq *seq;
-    char *owner;
-    uint64_t id, made_ns, used_ns, bytes, hits;
 };
 
 struct mx_engine {
     mtplx_model *model;
     uint64_t memory_limit;
     int max_queue_owner; /* 0: max_queue */
-    int reuse;           /* 0: none */
     size_t max_rows, context;
+    struct mx_bank *bank; /* NULL: none */
+    struct mx_cold *cold; /* the caller's; NULL: none */
 
-    pthread_t thread;
+    pthread_t thread, loader; /* the loader runs where there is a cold tier */
     pthread_mutex_t lock;
     pthread_cond_t wake;    /* the owner thread has something to do */
     pthread_cond_t changed; /* a job is gone */
+    pthread_cond_t loads;   /* the loader has something to do */
 
     /* Shared. */
     struct mx_engine_settings settings;
@@ -106,12 +144,14 @@ struct mx_engine {
     struct mx_job *jobs, **jobs_end; /* in order of submission */
     int n_jobs;
     int n_answers; /* places that active jobs take */
-    uint64_t next_id, next_kept;
+    uint64_t next_id;
     bool draining, stopping, quit; /* no new jobs; end all jobs; end the thread */
     bool poked;
     uint64_t reserved, used;
-    struct mx_kept kept[MX_MAX_ACTIVE];
-    int n_kept;
+    bool loader_quit;
+    struct mx_load *to_load;            /* in order */
+    struct mx_job *warm_first;          /* warm jobs that wait, in order of submission */
+    int n_warm, n_warm_waiting;         /* warm jobs of n_jobs, and of them those that wait */
     struct mx_engine_counters counters; /* those of submit(), and what is published */
     uint64_t job_ns;                    /* smoothed time from admission to the end */
 
@@ -119,6 +159,9 @@ struct mx_engine {
     struct mx_engine_settings now; /* settings of this turn */
     struct mx_job *active[MX_MAX_ACTIVE];
     int n_active;
+    struct mx_job *warm;            /* the warm job that runs */
+    size_t warm_rows;               /* of its next pass */
+    uint64_t tick_ns;               /* when the bank was last told of the time */
     uint64_t turn, embed_turn;      /* prefill passes over prompts, over texts */
     bool embed_next;                /* whose pass is next where prompts and embeddings wait */
     struct mx_engine_counters mine; /* since the last publication */
@@ -140,37 +183,81 @@ void *mx_engine_thread(void *engine);
  */
 mtplx_status mx_engine_project(const struct mx_engine *e, struct mx_job *j, mtplx_error *err);
 
-/* Makes jobs active while places and memory last. The lock is held. Sequences to be freed without
- * it go to trash[0 .. *n). Returns how many jobs became active: the last ones in `active`. */
-struct mx_trash {
-    mtplx_seq *seqs[MX_MAX_ACTIVE];
-    int n;
-};
-int mx_engine_admit(struct mx_engine *e, struct mx_trash *trash);
+/* Makes jobs active while places and memory last. The lock is held. Returns how many became active:
+ * the last ones in `active`. They are looked up next, then the bank is fitted, then they start. */
+int mx_engine_admit(struct mx_engine *e);
+/* The same for the warm job waiting longest, which does not make the bank shrink; it becomes
+ * e->warm. The lock is held. */
+bool mx_engine_admit_warm(struct mx_engine *e);
+/* Shrinks the bank to what the reservations leave (E4). The owner thread, without the lock. */
+void mx_engine_fit_bank(struct mx_engine *e);
 
 /* Makes the reservation of an answer cover a few more tokens than it has; false when there is no
  * room. Takes the lock. */
 bool mx_answer_grow(struct mx_engine *e, struct mx_answer *a);
 
-/* ---- reuse.c ------------------------------------------------------------------------------ */
+/* ---- restore.c ---------------------------------------------------------------------------- */
+
+/* All on the owner thread, without the lock. */
+
+/* Looks an admitted job up in the bank, and holds on to what is there for it. */
+void mx_reuse_find(struct mx_engine *e, struct mx_job *j);
+/* Starts it with the longest state known, or leaves it LOADING or FOLLOWING. */
+void mx_reuse_start(struct mx_engine *e, struct mx_job *j);
+/* Starts jobs that have waited long enough, and notes what others wait for. False: nothing moved.
+ */
+bool mx_reuse_poll(struct mx_engine *e);
+/* Puts what the last pass captured into the bank. */
+void mx_reuse_collect(struct mx_engine *e, struct mx_answer *a);
+/* Gives an ended answer's sequence to the bank or frees it; either way the answer has none
+ * afterwards, and its reservation is given back. */
+void mx_reuse_keep(struct mx_engine *e, struct mx_answer *a);
+/* Gives up what a job still holds of the bank. */
+void mx_reuse_drop(struct mx_reuse *r);
+
+/* ---- load.c ------------------------------------------------------------------------------- */
+
+/* The first three on the owner thread, without the lock. */
+
+/* Asks the loader for the state of j's prompt; false: no memory. */
+bool mx_load_start(struct mx_engine *e, struct mx_job *j);
+/* Takes over what was loaded; false: not yet. */
+bool mx_load_take(struct mx_engine *e, struct mx_job *j, struct mx_bank_hit *hit);
+/* Leaves j's load, if there is one, to the loader, which drops it soon. */
+void mx_load_abandon(struct mx_engine *e, struct mx_job *j);
+void *mx_load_thread(void *engine);
+
+/* ---- warm.c ------------------------------------------------------------------------------- */
 
 /* Under the lock: */
-/* Takes the longest kept sequence that j's prompt continues out of the store, as the sequence of
- * its first answer, and sets cached and miss. */
-void mx_reuse_take(struct mx_engine *e, struct mx_job *j);
-uint64_t mx_reuse_bytes(const struct mx_engine *e);
-/* Moves the sequence idle longest to the trash. */
-void mx_reuse_drop_oldest(struct mx_engine *e, struct mx_trash *t);
+/* Puts a warm job in line, in place of one of the same scope and session that has not started.
+ * Errors: LIMIT. */
+mtplx_status mx_warm_push(struct mx_engine *e, struct mx_job *j, mtplx_error *err);
+void mx_warm_remove(struct mx_engine *e, struct mx_job *j);
+/* Ends those that wait for the conversation that this job goes on with. */
+void mx_warm_supersede(struct mx_engine *e, const struct mx_job *j);
+/* Whether a warm job has to end now. */
+bool mx_warm_over(const struct mx_engine *e, const struct mx_job *j);
 
-/* Keeps an answer's sequence or frees it; either way the answer has none afterwards. Takes the
- * lock. */
-void mx_reuse_keep(struct mx_engine *e, struct mx_answer *a);
-void mx_trash_empty(struct mx_trash *t);
+/* One short pass of the warm job, on the owner thread; false when there is none. */
+bool mx_run_warm(struct mx_engine *e);
 
 /* ---- run.c -------------------------------------------------------------------------------- */
 
-/* Makes sequences and generations of an admitted job. */
+/* Looks up what is known of an admitted job, before the bank shrinks for its reservation. */
+void mx_job_look_up(struct mx_engine *e, struct mx_job *j);
+/* Starts it, or leaves it to wait for its state. */
 void mx_job_start(struct mx_engine *e, struct mx_job *j);
+/* Makes the generation of a job whose sequence is there. */
+void mx_job_run(struct mx_engine *e, struct mx_job *j);
+/* Tells the sink how much of the prompt has been read. */
+void mx_job_tell(struct mx_job *j);
+/* Embeddings and answers are read in other ways. */
+bool mx_job_embeds(const struct mx_job *j);
+/* What it was told and what it may know stay out of the bank. */
+bool mx_job_bypasses(const struct mx_job *j);
+/* Tokens of the prompt that its first answer has. */
+size_t mx_job_read(const struct mx_job *j);
 /* Ends all answers of a job that are still open. */
 void mx_job_end_all(struct mx_engine *e, struct mx_job *j, enum mx_job_end end,
                     const mtplx_error *error);

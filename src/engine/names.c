@@ -1,4 +1,4 @@
-/* Names of modes, as flags and APIs spell them. */
+/* Names of modes, as flags, APIs and metrics spell them. */
 #include "engine/engine.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* The owner thread: turn after turn while there is work, asleep otherwise.
  *
- * One turn: end what was cancelled or is late, admit, at most one prefill pass, one decode cycle.
- * So neither prompts nor answers starve each other (N2), and everything from outside takes effect
+ * One turn: end what was cancelled or is late, admit, start what has its state now, at most one
+ * prefill pass, one decode cycle; where there is nothing of all that, one pass of a warm job. So
+ * neither prompts nor answers starve each other (N2), and everything from outside takes effect
  * within one turn. */
 #include "base/clock.h"
 #include "engine/engine_int.h"
@@ -10,6 +11,8 @@
 
 /* Learned state is saved when that much time has passed, and nothing runs. */
 #define SAVE_NS ((uint64_t)300 * 1000000000)
+/* The session bank is told of the time so often, as long as it holds anything. */
+#define TICK_NS ((uint64_t)1000000000)
 /* All readers are behind: how long until they are asked again without being poked. */
 #define BLOCKED_NS ((uint64_t)20 * 1000000)
 
@@ -23,14 +26,31 @@ static void sleep_for(struct mx_engine *e, uint64_t ns)
     pthread_cond_timedwait(&e->wake, &e->lock, &t);
 }
 
+/* Both without the lock. */
 static void save_if_due(struct mx_engine *e)
 {
     if (!e->learned || mx_now_ns() - e->saved_ns < SAVE_NS)
         return;
-    pthread_mutex_unlock(&e->lock);
     mx_model_save_state(e->model);
     e->saved_ns = mx_now_ns();
     e->learned = false;
+}
+
+static void tick_if_due(struct mx_engine *e)
+{
+    if (!e->bank || mx_now_ns() - e->tick_ns < TICK_NS)
+        return;
+    mx_bank_tick(e->bank);
+    mx_engine_fit_bank(e); /* the loader may have brought more than there is room for */
+    e->tick_ns = mx_now_ns();
+}
+
+/* What an idle engine does. The lock is held, but not meanwhile. */
+static void keep_house(struct mx_engine *e)
+{
+    pthread_mutex_unlock(&e->lock);
+    save_if_due(e);
+    tick_if_due(e);
     pthread_mutex_lock(&e->lock);
 }
 
@@ -38,10 +58,12 @@ static void save_if_due(struct mx_engine *e)
 static void wait_for_work(struct mx_engine *e, bool idle)
 {
     while (!e->n_jobs && !e->quit) {
-        save_if_due(e);
+        keep_house(e);
         if (e->n_jobs || e->quit)
             break;
-        if (e->learned)
+        if (e->bank && mx_bank_bytes(e->bank) > 0)
+            sleep_for(e, TICK_NS);
+        else if (e->learned)
             sleep_for(e, SAVE_NS);
         else
             pthread_cond_wait(&e->wake, &e->lock);
@@ -63,6 +85,10 @@ static bool verdict(const struct mx_engine *e, const struct mx_job *j, uint64_t 
         *end = MX_END_CANCELLED;
     else if (j->opt.deadline_ns && now >= j->opt.deadline_ns)
         *end = MX_END_DEADLINE;
+    else if (e->draining && j->opt.kind == MX_JOB_WARM)
+        *end = MX_END_SHUTDOWN;
+    else if (mx_warm_over(e, j))
+        *end = MX_END_CANCELLED;
     else
         return false;
     return true;
@@ -76,7 +102,9 @@ static struct mx_job *find_ended(struct mx_engine *e)
     for (struct mx_job *j = e->jobs; j; j = j->next) {
         if (!verdict(e, j, now, &j->verdict))
             continue;
-        if (!j->active)
+        if (!j->active && j->opt.kind == MX_JOB_WARM)
+            mx_warm_remove(e, j);
+        else if (!j->active)
             mx_queue_remove(&e->queue, &j->item);
         j->next_gone = gone;
         gone = j;
@@ -105,6 +133,10 @@ static void retire_done(struct mx_engine *e)
             mx_job_retire(e, e->active[i]);
     }
     e->n_active = n;
+    if (e->warm && !e->warm->open) {
+        mx_job_retire(e, e->warm);
+        e->warm = NULL;
+    }
 }
 
 /* ---- Turns -------------------------------------------------------------------------------- */
@@ -125,17 +157,24 @@ static bool look(struct mx_engine *e, bool idle, struct mx_job **gone)
     return more;
 }
 
-/* Admits and starts. */
+/* Admits and starts. What is known of the new ones is looked up before the bank makes room for
+ * them. */
 static bool admit(struct mx_engine *e)
 {
-    struct mx_trash trash = {.n = 0};
     pthread_mutex_lock(&e->lock);
-    int n = mx_engine_admit(e, &trash);
+    int n = mx_engine_admit(e);
+    bool warm = n == 0 && mx_engine_admit_warm(e);
     pthread_mutex_unlock(&e->lock);
-    mx_trash_empty(&trash);
+    for (int i = e->n_active - n; i < e->n_active; i++)
+        mx_job_look_up(e, e->active[i]);
+    if (warm)
+        mx_job_look_up(e, e->warm);
+    mx_engine_fit_bank(e);
     for (int i = e->n_active - n; i < e->n_active; i++)
         mx_job_start(e, e->active[i]);
-    return n > 0;
+    if (warm)
+        mx_job_start(e, e->warm);
+    return n > 0 || warm;
 }
 
 void *mx_engine_thread(void *engine)
@@ -145,16 +184,17 @@ void *mx_engine_thread(void *engine)
     bool idle = true;
     e->saved_ns = mx_now_ns();
     while (look(e, idle, &gone)) {
-        idle = gone == NULL;
+        bool worked = gone != NULL;
         end_them(e, gone);
         retire_done(e);
-        if (admit(e))
-            idle = false;
-        if (mx_run_prefill(e))
-            idle = false;
-        if (mx_run_decode(e))
-            idle = false;
+        worked |= admit(e);
+        worked |= mx_reuse_poll(e);
+        worked |= mx_run_prefill(e);
+        worked |= mx_run_decode(e);
+        worked |= mx_run_warm(e);
         retire_done(e);
+        tick_if_due(e);
+        idle = !worked;
     }
     return NULL;
 }

@@ -42,15 +42,23 @@ static void fill_result(const struct mx_job *j, const struct mx_answer *a, enum 
     r->total_ns = now - start;
     r->prompt_tokens = j->opt.n_prompt;
     r->cached_tokens = j->cached;
-    r->completion_tokens = n;
+    r->completion_tokens = j->opt.kind == MX_JOB_WARM ? 0 : n;
     r->miss = j->miss;
+    r->restored = j->restored;
+    r->known_tokens = j->known;
+    r->from_disk = j->reuse.from_disk && j->restored != MX_RESTORE_NONE;
+    r->restore_ns = j->reuse.ns;
     r->mean_width = a->cycles ? (double)a->width / (double)a->cycles : 0;
     r->embedding = end == MX_END_STOP ? j->embed.out : NULL;
     r->dims = r->embedding ? j->embed.dims : 0;
 }
 
-static void count_answer(struct mx_engine *e, const struct mx_job_result *r)
+static void count_answer(struct mx_engine *e, const struct mx_answer *a,
+                         const struct mx_job_result *r)
 {
+    if (a->job->opt.kind == MX_JOB_WARM)
+        return;
+    e->mine.misses[r->miss] += a->index == 0 && a->job->admitted_ns;
     for (int i = 0; i < MTPLX_MAX_DEPTH; i++) {
         e->mine.drafted[i] += r->stats.drafted[i];
         e->mine.accepted_drafts[i] += r->stats.accepted[i];
@@ -71,7 +79,7 @@ static void end_answer(struct mx_engine *e, struct mx_answer *a, enum mx_job_end
         mx_gen_end(a->gen, finish_of(end), keep);
     struct mx_job_result r = {.end = end};
     fill_result(j, a, end, &r);
-    count_answer(e, &r);
+    count_answer(e, a, &r);
     j->opt.sink->done(j->opt.arg, a->index, a->gen, &r);
     mtplx_gen_free(a->gen);
     a->gen = NULL;
@@ -100,6 +108,8 @@ void mx_job_end_all(struct mx_engine *e, struct mx_job *j, enum mx_job_end end,
 static mtplx_gen_options options_of(const struct mx_engine *e, const struct mx_answer *a)
 {
     mtplx_gen_options o = a->job->opt.gen;
+    if (a->job->opt.kind == MX_JOB_WARM) /* the token that the prompt's end brings is dropped */
+        return (mtplx_gen_options){.max_tokens = 1};
     o.sampling.seed += (uint64_t)a->index;
     if (e->now.mode == MX_ENGINE_AR_BATCH) {
         o.depth = 0;
@@ -115,6 +125,22 @@ static mtplx_status make_gen(struct mx_engine *e, struct mx_answer *a, mtplx_err
     size_t have = mtplx_seq_length(a->seq);
     a->gen = mtplx_gen_new(a->seq, a->job->opt.prompt + have, a->job->opt.n_prompt - have, &o, err);
     return a->gen ? MTPLX_OK : err->status;
+}
+
+bool mx_job_embeds(const struct mx_job *j)
+{
+    return j->opt.kind == MX_JOB_EMBED_MEAN || j->opt.kind == MX_JOB_EMBED_LAST;
+}
+
+bool mx_job_bypasses(const struct mx_job *j)
+{
+    return j->opt.no_reuse || mx_job_embeds(j) || j->opt.gen.prompt_logprobs;
+}
+
+size_t mx_job_read(const struct mx_job *j)
+{
+    const struct mx_answer *a = &j->answers[0];
+    return a->gen ? j->opt.n_prompt - mx_gen_prompt_left(a->gen) : 0;
 }
 
 /* The other choices, once the first has read all but the last token. */
@@ -136,22 +162,42 @@ static bool must_fork(const struct mx_job *j)
     return j->choices > 1 && !j->forked && a->gen && mx_gen_prompt_left(a->gen) == 1;
 }
 
-void mx_job_start(struct mx_engine *e, struct mx_job *j)
+void mx_job_run(struct mx_engine *e, struct mx_job *j)
 {
     mtplx_error err = {0};
     struct mx_answer *a = &j->answers[0];
-    j->admitted_ns = mx_now_ns();
-    e->mine.queue_ns += j->admitted_ns - j->submitted_ns;
-    e->mine.queue_hist[mx_hist_bucket(j->admitted_ns - j->submitted_ns)]++;
-    e->mine.cached_tokens += j->cached;
-    if (j->opt.kind != MX_JOB_GENERATE)
-        mx_embed_start(e, j, &err);
-    else if (a->seq || (a->seq = mtplx_seq_new(e->model, &err)))
+    if (a->seq || (a->seq = mtplx_seq_new(e->model, &err)))
         make_gen(e, a, &err);
     if (err.status != MTPLX_OK)
         mx_job_end_all(e, j, MX_END_ERROR, &err);
     else if (must_fork(j))
         fork_choices(e, j);
+}
+
+static void start_embedding(struct mx_engine *e, struct mx_job *j)
+{
+    mtplx_error err = {0};
+    mx_embed_start(e, j, &err);
+    if (err.status != MTPLX_OK)
+        mx_job_end_all(e, j, MX_END_ERROR, &err);
+}
+
+void mx_job_look_up(struct mx_engine *e, struct mx_job *j)
+{
+    j->admitted_ns = mx_now_ns();
+    if (j->opt.kind != MX_JOB_WARM) {
+        e->mine.queue_ns += j->admitted_ns - j->submitted_ns;
+        e->mine.queue_hist[mx_hist_bucket(j->admitted_ns - j->submitted_ns)]++;
+    }
+    mx_reuse_find(e, j);
+}
+
+void mx_job_start(struct mx_engine *e, struct mx_job *j)
+{
+    if (mx_job_embeds(j))
+        start_embedding(e, j);
+    else
+        mx_reuse_start(e, j);
 }
 
 /* ---- Tokens ------------------------------------------------------------------------------- */
@@ -200,6 +246,13 @@ static size_t rows_wanted(const struct mx_answer *a)
     if (a->done || !a->gen)
         return 0;
     return mx_gen_prompt_left(a->gen) - (a->job->choices > 1 && !a->job->forked);
+}
+
+/* The same up to the place that a job that begins like it waits for. */
+static size_t rows_planned(const struct mx_answer *a)
+{
+    size_t rows = rows_wanted(a), read = mx_job_read(a->job), goal = a->job->reuse.awaited;
+    return a->index == 0 && goal > read && goal - read < rows ? goal - read : rows;
 }
 
 /* Answers that read their prompts, longest waiting first; whether others are being decoded. */
@@ -269,20 +322,21 @@ static void embed_pass(struct mx_engine *e, struct mx_job *const *texts, size_t 
     }
 }
 
-static void tell_progress(struct mx_job *j)
+void mx_job_tell(struct mx_job *j)
 {
     const struct mx_answer *a = &j->answers[0];
     if (j->opt.sink->progress && a->gen)
-        j->opt.sink->progress(j->opt.arg, j->opt.n_prompt - mx_gen_prompt_left(a->gen),
-                              j->opt.n_prompt);
+        j->opt.sink->progress(j->opt.arg, mx_job_read(j), j->opt.n_prompt);
 }
 
 /* What a pass over prompts brought to one of them. */
 static void after_prefill(struct mx_engine *e, struct mx_answer *a, const mtplx_error *error)
 {
     struct mx_job *j = a->job;
-    if (a->index == 0)
-        tell_progress(j);
+    if (a->index == 0) {
+        mx_reuse_collect(e, a);
+        mx_job_tell(j);
+    }
     deliver(e, a, error);
     if (a->done && a->index == 0 && !j->forked && j->choices > 1)
         mx_job_end_all(e, j, MX_END_ERROR, &a->error);
@@ -329,7 +383,7 @@ bool mx_run_prefill(struct mx_engine *e)
         return true;
     }
     for (size_t i = 0; i < l.n; i++)
-        left[i] = rows_wanted(l.at[i]);
+        left[i] = rows_planned(l.at[i]);
     plan(e, left, l.n, budget, &e->turn, rows);
     prefill_pass(e, &l, rows);
     return true;
@@ -419,16 +473,34 @@ static void count_job(struct mx_engine *e, const struct mx_job *j, uint64_t now)
     }
 }
 
-void mx_job_retire(struct mx_engine *e, struct mx_job *j)
+static void count_warm(struct mx_engine *e, const struct mx_job *j)
 {
-    pthread_mutex_lock(&e->lock);
+    e->counters.warm_jobs++;
+    e->counters.warm_finished += j->worst == MX_END_STOP;
+}
+
+/* The lock is held. */
+static void leave(struct mx_engine *e, struct mx_job *j)
+{
+    bool warm = j->opt.kind == MX_JOB_WARM;
     unlink_job(e, j);
     mx_engine_publish_counters(e);
-    count_job(e, j, mx_now_ns());
-    if (j->active) {
+    e->n_warm -= warm;
+    if (warm)
+        count_warm(e, j);
+    else
+        count_job(e, j, mx_now_ns());
+    if (j->active && !warm) {
         mx_queue_leave(&e->queue, &j->item);
         e->n_answers -= j->choices;
     }
+}
+
+void mx_job_retire(struct mx_engine *e, struct mx_job *j)
+{
+    mx_load_abandon(e, j);
+    pthread_mutex_lock(&e->lock);
+    leave(e, j);
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
     mx_job_free(j);

@@ -18,10 +18,10 @@ static void add_counters(struct mx_engine_counters *to, struct mx_engine_counter
 static size_t read_tokens(const struct mx_job *j)
 {
     const struct mx_answer *a = &j->answers[0];
-    if (j->opt.kind != MX_JOB_GENERATE)
+    if (mx_job_embeds(j))
         return j->embed.read;
     if (a->gen)
-        return j->opt.n_prompt - mx_gen_prompt_left(a->gen);
+        return mx_job_read(j);
     return j->completion ? j->opt.n_prompt : j->view.read_tokens;
 }
 
@@ -39,7 +39,10 @@ static void publish_job(struct mx_job *j, uint64_t now)
     struct mx_job_view *v = &j->view;
     v->read_tokens = read_tokens(j);
     v->completion_tokens = j->completion;
-    v->state = v->read_tokens < j->opt.n_prompt ? MX_JOB_PREFILL : MX_JOB_DECODE;
+    v->cached_tokens = j->cached;
+    v->state = j->reuse.phase == MX_PHASE_LOADING ? MX_JOB_RESTORING
+               : v->read_tokens < j->opt.n_prompt ? MX_JOB_PREFILL
+                                                  : MX_JOB_DECODE;
     v->tokens_per_s = j->first_ns && now > j->first_ns && j->completion
                           ? (double)(j->completion - 1) * 1e9 / (double)(now - j->first_ns)
                           : 0;
@@ -54,7 +57,11 @@ void mx_engine_publish(struct mx_engine *e)
 {
     uint64_t now = mx_now_ns();
     mx_engine_publish_counters(e);
-    e->used = mx_reuse_bytes(e);
+    e->used = e->bank ? mx_bank_bytes(e->bank) : 0;
+    if (e->warm) {
+        publish_job(e->warm, now);
+        e->used += bytes_of(e->warm);
+    }
     for (int i = 0; i < e->n_active; i++) {
         publish_job(e->active[i], now);
         e->used += bytes_of(e->active[i]);
@@ -73,21 +80,6 @@ static void view_jobs(const struct mx_engine *e, struct mx_engine_snapshot *s, b
     }
 }
 
-static void view_kept(const struct mx_engine *e, struct mx_engine_snapshot *s, uint64_t now)
-{
-    for (int i = 0; i < e->n_kept; i++) {
-        const struct mx_kept *k = &e->kept[i];
-        struct mx_kept_view *v = &s->kept[s->n_kept++];
-        *v = (struct mx_kept_view){.id = k->id,
-                                   .age_ns = now - k->made_ns,
-                                   .idle_ns = now - k->used_ns,
-                                   .bytes = k->bytes,
-                                   .hits = k->hits,
-                                   .tokens = mtplx_seq_length(k->seq)};
-        memcpy(v->owner, k->owner, strnlen(k->owner, sizeof v->owner - 1));
-    }
-}
-
 void mx_engine_get_snapshot(struct mx_engine *e, struct mx_engine_snapshot *s)
 {
     memset(s, 0, sizeof *s);
@@ -99,9 +91,8 @@ void mx_engine_get_snapshot(struct mx_engine *e, struct mx_engine_snapshot *s)
     s->memory_used = e->used;
     s->memory_reserved = e->reserved;
     s->queued = e->queue.waiting;
-    s->active = e->n_jobs - e->queue.waiting;
+    s->active = e->n_jobs - e->queue.waiting - e->n_warm_waiting;
     view_jobs(e, s, false, now);
     view_jobs(e, s, true, now);
-    view_kept(e, s, now);
     pthread_mutex_unlock(&e->lock);
 }

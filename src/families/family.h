@@ -18,7 +18,7 @@ struct mx_loader;
 
 #define MX_MAX_SCRATCH 16
 
-/* What the runtime must know to allocate sequences and scratch. The runtime fills in kv.dtype,
+/* What the runtime must know to allocate sequences and scratch. The runtime fills in kv.format,
  * kv.block_tokens (both caches) and gdn.tape_rows before load(), the family everything else. */
 struct mx_geometry {
     int layers, hidden, vocab, context;

@@ -90,7 +90,6 @@ struct mx_kv_block *mx_kv_block_new(struct mx_kv_pool *p)
     if (!b && !(b = make(p)))
         return NULL;
     atomic_init(&b->refs, 1);
-    b->held = 0;
     b->next = NULL;
     return b;
 }

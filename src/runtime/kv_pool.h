@@ -25,7 +25,6 @@ struct mx_kv_block {
     void *data; /* device memory, mx_kv_block_bytes(layout) */
     struct mx_kv_pool *pool;
     atomic_int refs;
-    int held; /* snapshots in the session bank that hold it; under the bank's lock */
     struct mx_kv_block *next; /* the pool's list of free blocks */
 };
 

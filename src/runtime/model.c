@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "runtime/generate.h"
+#include "runtime/kv_option.h"
 #include "runtime/sampler.h"
 
 #include <limits.h>
@@ -251,6 +252,7 @@ static const char *norm_name(const struct mx_loader *l)
 
 static void fill_info(mtplx_model *m, const struct mx_loader *l)
 {
+    const struct mx_gdn_layout *gdn = &m->geometry.gdn;
     describe_quantization(m);
     m->info = (mtplx_model_info){
         .path = m->path,
@@ -277,7 +279,13 @@ static void fill_info(mtplx_model *m, const struct mx_loader *l)
         .mtp_parameters = m->weights.mtp_parameters,
         .weight_bytes = m->weights.bytes,
         .threads = m->device->threads,
+        .kv_format = mx_kv_format_name(m->geometry.kv.format),
+        .kv_token_bytes = mx_kv_token_bytes(&m->geometry.kv),
+        .recurrent_bytes =
+            (uint64_t)gdn->layers * (uint64_t)mx_gdn_layer_floats(gdn) * sizeof(float),
     };
+    if (m->geometry.has_mtp)
+        m->info.kv_token_bytes += mx_kv_token_bytes(&m->geometry.mtp_kv);
 }
 
 void mx_model_limit_context(mtplx_model *m, int tokens)
@@ -288,12 +296,14 @@ void mx_model_limit_context(mtplx_model *m, int tokens)
 
 /* ---- Geometry, scratch -------------------------------------------------------------------- */
 
-static void preset_geometry(mtplx_model *m)
+static mtplx_status preset_geometry(mtplx_model *m, mtplx_kv_quant quant, mtplx_error *err)
 {
     struct mx_geometry *g = &m->geometry;
-    g->kv.dtype = g->mtp_kv.dtype = m->device->kv_dtype;
+    mtplx_status st = mx_kv_choose(quant, m->device->kv_format, &g->kv.format, err);
+    g->mtp_kv.format = g->kv.format;
     g->kv.block_tokens = g->mtp_kv.block_tokens = MX_KV_BLOCK;
     g->gdn.tape_rows = MX_MAX_PENDING;
+    return st;
 }
 
 static mtplx_status open_exec(mtplx_model *m, int max_rows, mtplx_error *err)
@@ -328,13 +338,13 @@ static struct mx_state *open_state(const mtplx_model *m, const mtplx_load_option
     const char *source = i->mtp_source ? i->mtp_source : "none", *slash = strrchr(source, '/');
     int n = snprintf(text, sizeof text,
                      "%s; %s %s, %llu + %llu parameters, %llu bytes, mtp %s %d, mlp %d, "
-                     "adapter %s, drafts %d %d; %s %s, %d threads",
+                     "adapter %s, drafts %d %d; %s %s, %d threads, kv %s",
                      real ? real : m->path, i->model_type, i->quantization,
                      (unsigned long long)i->parameters, (unsigned long long)i->mtp_parameters,
                      (unsigned long long)i->weight_bytes, slash ? slash + 1 : source,
                      (int)o->mtp_proj_quant, (int)o->mlp_proj_quant,
                      o->mtp_adapter && !o->no_mtp ? o->mtp_adapter : "none", o->draft_vocab,
-                     (int)o->draft_head_quant, i->device, i->profile, i->threads);
+                     (int)o->draft_head_quant, i->device, i->profile, i->threads, i->kv_format);
     free(real);
     if (n < 0 || (size_t)n >= sizeof text)
         return NULL;
@@ -416,11 +426,16 @@ static mtplx_status bind(mtplx_model *m, const mtplx_load_options *o, struct mx_
         if (!m->adapter)
             return err ? err->status : MTPLX_ERR_IO;
         l->adapter = m->adapter;
+        m->adapter_scale = l->adapter_scale;
     }
-    preset_geometry(m);
+    if ((st = preset_geometry(m, o->kv_quant, err)) != MTPLX_OK)
+        return st;
     m->arch = m->family->load(l, &m->geometry, err);
     if (!m->arch)
         return err ? err->status : MTPLX_ERR_FORMAT;
+    if ((st = mx_kv_check(&m->geometry.kv, err)) != MTPLX_OK ||
+        (st = mx_kv_check(&m->geometry.mtp_kv, err)) != MTPLX_OK)
+        return st;
     if (m->adapter && l->adapter_used != mx_checkpoint_count(m->adapter))
         return mx_error(err, MTPLX_ERR_FORMAT,
                         "%s: %zu of %zu tensors of this adapter name no matrix of the MTP head%s",

@@ -40,6 +40,7 @@ struct mtplx_model {
     char *path;
     struct mx_config config;
     struct mx_checkpoint *checkpoint, *adapter;
+    double adapter_scale;
     struct mx_device *device;
     struct mx_weights weights;
     const struct mx_family *family;

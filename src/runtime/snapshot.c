@@ -56,11 +56,10 @@ static bool share(struct mx_kv_block *const *blocks, size_t n_blocks, int64_t le
 
 static bool set_tokens(mtplx_snapshot *s, const int32_t *tokens)
 {
-    size_t bytes = mx_known_tokens(s->n, s->mtp_len) * sizeof *tokens;
-    s->tokens = malloc(bytes);
+    s->tokens = malloc((s->n + 1) * sizeof *tokens);
     if (!s->tokens)
         return false;
-    memcpy(s->tokens, tokens, bytes);
+    memcpy(s->tokens, tokens, mx_known_tokens(s->n, s->mtp_len) * sizeof *tokens);
     return true;
 }
 

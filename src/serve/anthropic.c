@@ -48,6 +48,8 @@ static bool start(struct mx_app *app, struct mx_exchange *x, struct mx_messages_
     struct mx_messages_answer *a = mx_messages_answer_new(x, r);
     if (!a)
         return mx_api_fail(e, 507, NULL, "out of memory for an answer");
+    r->turn.resend = MX_RESEND_PIECES;
+    r->turn.resend_reasoning = !r->hide_thinking;
     r->turn.event = mx_messages_answer_event;
     r->turn.arg = a;
     bool ok = mx_turn_start(app, x, &r->turn, e) != 0;

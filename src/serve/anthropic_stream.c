@@ -354,7 +354,7 @@ static void put_totals(const struct mx_messages_answer *a, struct mx_strbuf *b,
 {
     mx_strbuf_puts(b, ",\"usage\":");
     put_usage(b, f->prompt_tokens, f->cached_tokens, f->completion_tokens, f->reasoning_tokens);
-    json_t *stats = a->stats ? mx_turn_stats(f) : NULL;
+    json_t *stats = mx_turn_stats(f, a->stats);
     if (stats) {
         mx_strbuf_puts(b, ",\"mtplx_stats\":");
         mx_json_value(b, stats);

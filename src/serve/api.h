@@ -31,9 +31,11 @@ mx_handler mx_api_settings_set;    /* POST /v1/mtplx/settings */
 mx_handler mx_api_cancel;          /* POST /v1/mtplx/cancel/{id} */
 mx_handler mx_api_prefill_history; /* GET /v1/mtplx/prefill_history */
 mx_handler mx_api_capabilities;    /* GET /v1/mtplx/app/capabilities */
-mx_handler mx_api_sessions;        /* GET /admin/sessions */
-mx_handler mx_api_session_clear;   /* POST /admin/sessions/{id}/clear */
-mx_handler mx_api_cache_clear;     /* POST /admin/cache/clear */
+mx_handler mx_api_sessions;        /* GET /admin/sessions: sessions.c */
+mx_handler mx_api_session_clear;   /* DELETE /admin/sessions/{id}, POST .../clear */
+mx_handler mx_api_session_pin;     /* POST /admin/sessions/{id}/pin */
+mx_handler mx_api_session_unpin;   /* POST /admin/sessions/{id}/unpin */
+mx_handler mx_api_cache_clear;     /* DELETE /admin/sessions, POST /admin/cache/clear */
 mx_handler mx_api_cache;           /* GET /admin/cache */
 
 /* The bounded store behind previous_response_id: responses.c. NULL on failure. */

@@ -2,6 +2,7 @@
 #include "serve/app.h"
 
 #include "runtime/model.h"
+#include "serve/borders.h"
 #include "text/messages.h"
 
 void mx_app_read_template(struct mx_app *app)
@@ -11,6 +12,7 @@ void mx_app_read_template(struct mx_app *app)
     app->tools = text ? mx_tool_syntax_of(text) : MX_TOOLS_NONE;
     app->reasoning = text ? mx_reasoning_style_of(text) : MX_REASONING_NONE;
     app->system_first = chat && mx_messages_system_first(chat);
+    mx_borders_learn(app);
 }
 
 struct mx_app_settings mx_app_get_settings(struct mx_app *app)

@@ -8,8 +8,11 @@
 
 #include <pthread.h>
 
+struct mx_align;
 struct mx_metrics;
 struct mx_response_store;
+
+#define MX_APP_OPENERS 8
 
 /* Defaults of requests; may be changed while running (POST /v1/mtplx/settings). */
 struct mx_app_settings {
@@ -34,7 +37,10 @@ struct mx_app {
     int64_t created;      /* Unix time at start */
     enum mx_tool_syntax tools;
     enum mx_reasoning_style reasoning;
-    bool system_first; /* see mx_messages_system_first() */
+    bool system_first;               /* see mx_messages_system_first() */
+    int32_t openers[MX_APP_OPENERS]; /* tokens that open a message: borders.h */
+    int n_openers;
+    struct mx_align *align; /* NULL: no turn alignment */
     struct mx_metrics *metrics;
     struct mx_response_store *responses;
     size_t max_messages;  /* of one request */
@@ -44,8 +50,8 @@ struct mx_app {
     struct mx_app_settings settings;
 };
 
-/* Fills `tools`, `reasoning` and `system_first` from the model's chat template, which it renders
- * once for that. */
+/* Fills `tools`, `reasoning`, `system_first` and `openers` from the model's chat template, which it
+ * renders a few times for that. */
 void mx_app_read_template(struct mx_app *app);
 /* A copy of the settings. */
 struct mx_app_settings mx_app_get_settings(struct mx_app *app);

@@ -113,7 +113,9 @@ void mx_api_health(struct mx_app *app, struct mx_exchange *x)
         "/v1/messages/count_tokens", "/v1/models", "/tokenize", "/detokenize", "/health",          \
         "/metrics", "/v1/mtplx/snapshot", "/v1/mtplx/settings", "/v1/mtplx/cancel/{id}",           \
         "/v1/mtplx/metrics/stream", "/v1/mtplx/prefill_history", "/v1/mtplx/app/capabilities",     \
-        "/admin/sessions", "/admin/sessions/{id}/clear", "/admin/cache", "/admin/cache/clear"
+        "/admin/sessions", "/admin/sessions/{id}", "/admin/sessions/{id}/clear",                   \
+        "/admin/sessions/{id}/pin", "/admin/sessions/{id}/unpin", "/admin/cache",                  \
+        "/admin/cache/clear"
 
 static json_t *endpoints_json(void)
 {

@@ -12,7 +12,7 @@
 #define MX_METRICS_PREFILLS 100
 #define MX_METRICS_JOBS 1024 /* jobs whose request is remembered */
 #define MX_METRICS_REASONS (MX_REASON_ERROR + 1)
-#define MX_METRICS_MISSES (MX_MISS_DISABLED + 1)
+#define MX_METRICS_MISSES MX_MISS_COUNT
 
 struct mx_route_count {
     char route[48];
@@ -31,9 +31,12 @@ struct mx_answer_record {
     int64_t time; /* Unix time in milliseconds */
     enum mx_turn_reason reason;
     enum mx_cache_miss miss;
+    enum mx_restore_kind restored;
+    bool from_disk;
     int tool_calls;
     uint64_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
-    uint64_t queue_ns, ttft_ns, total_ns;
+    uint64_t known_tokens;
+    uint64_t queue_ns, ttft_ns, total_ns, restore_ns;
     double mean_width;
     mtplx_gen_stats stats;
 };
@@ -88,12 +91,17 @@ const char *mx_status_reason(enum mx_turn_reason reason);
 /* New references, or NULL when memory is out. `m` may be NULL. */
 json_t *mx_status_answer(const struct mx_answer_record *a);
 json_t *mx_status_jobs(const struct mx_engine_snapshot *s, struct mx_metrics *m);
-json_t *mx_status_kept(const struct mx_engine_snapshot *s);
 json_t *mx_status_counters(const struct mx_engine_snapshot *s, const struct mx_metrics_data *d);
 json_t *mx_status_memory(const struct mx_engine_snapshot *s);
 json_t *mx_status_scheduler(const struct mx_engine_settings *s);
 json_t *mx_status_tools(const struct mx_metrics_data *d);
 json_t *mx_status_misses(const struct mx_metrics_data *d);
+/* The session bank, its disk tier, turn alignment and the bank's sessions: status_bank.c. */
+json_t *mx_status_bank(const struct mx_app *app);
+json_t *mx_status_cold(const struct mx_app *app);
+json_t *mx_status_align(const struct mx_app *app);
+json_t *mx_status_sessions(const struct mx_app *app);
+struct mx_bank *mx_status_bank_of(const struct mx_app *app); /* NULL: there is none */
 /* What the feed sends. */
 json_t *mx_status_tick(struct mx_app *app);
 

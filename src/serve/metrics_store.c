@@ -182,6 +182,10 @@ static void fill_record(struct mx_answer_record *a, const char *id, const char *
     if (!f->job)
         return;
     a->miss = f->job->miss;
+    a->restored = f->job->restored;
+    a->from_disk = f->job->from_disk;
+    a->known_tokens = f->job->known_tokens;
+    a->restore_ns = f->job->restore_ns;
     a->queue_ns = f->job->queue_ns;
     a->ttft_ns = f->job->ttft_ns;
     a->total_ns = f->job->total_ns;

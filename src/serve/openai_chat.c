@@ -79,6 +79,7 @@ static bool start(struct mx_app *app, struct mx_exchange *x, struct mx_openai_pa
     struct mx_chat_reply *reply = mx_chat_reply_new(app, x, p);
     if (!reply)
         return mx_api_fail(e, 507, NULL, "Out of memory for a reply");
+    p->turn.resend = MX_RESEND_MESSAGE;
     p->turn.event = mx_chat_reply_event;
     p->turn.arg = reply;
     if (mx_turn_start(app, x, &p->turn, e)) { /* the reply may be gone already */

@@ -104,9 +104,20 @@ static struct mx_strbuf *open_chunk(struct mx_chat_reply *r, int choice)
     return b;
 }
 
-/* Closes it behind the delta; `reason` NULL while the answer goes on. */
-static void send_chunk(struct mx_chat_reply *r, const struct mx_turn_event *ev, const char *reason)
+static void put_stats(struct mx_strbuf *b, json_t *stats)
 {
+    if (!stats)
+        return;
+    mx_json_raw(b, ",\"mtplx_stats\":");
+    mx_json_value(b, stats);
+    json_decref(stats);
+}
+
+/* Closes it behind the delta; `f` NULL while the answer goes on. */
+static void send_chunk(struct mx_chat_reply *r, const struct mx_turn_event *ev,
+                       const struct mx_turn_finish *f)
+{
+    const char *reason = f ? mx_turn_reason_openai(f) : NULL;
     struct mx_strbuf *b = &r->chunk;
     mx_json_raw(b, "},\"logprobs\":");
     if (r->logprobs && ev && ev->n_tokens > 0) {
@@ -124,6 +135,8 @@ static void send_chunk(struct mx_chat_reply *r, const struct mx_turn_event *ev, 
     mx_json_raw(b, "}]");
     if (r->usage)
         mx_json_raw(b, ",\"usage\":null");
+    if (f && !r->stats)
+        put_stats(b, mx_turn_stats(f, false));
     mx_json_raw(b, "}");
     if (!b->failed)
         mx_exchange_event(r->x, NULL, b->data, b->len);
@@ -171,7 +184,7 @@ static void finish_chunk(struct mx_chat_reply *r, const struct mx_turn_event *ev
     if (r->failed)
         return;
     open_chunk(r, ev->choice);
-    send_chunk(r, NULL, mx_turn_reason_openai(ev->finish));
+    send_chunk(r, NULL, ev->finish);
 }
 
 static void stream_event(struct mx_chat_reply *r, const struct mx_turn_event *ev)
@@ -310,8 +323,7 @@ static void take_finish(struct mx_chat_reply *r, const struct mx_turn_finish *f)
     r->cached = f->cached_tokens;
     r->completion += f->completion_tokens;
     r->reasoning += f->reasoning_tokens;
-    if (r->stats)
-        json_array_append_new(r->all_stats, mx_turn_stats(f));
+    json_array_append_new(r->all_stats, mx_turn_stats(f, r->stats));
     if (!r->failed && mx_openai_failure(f, &e)) {
         r->failed = true;
         r->error = e;
@@ -334,9 +346,7 @@ static void write_tail(struct mx_chat_reply *r, bool usage, bool stats)
     json_t *top = json_copy(json_array_get(r->all_stats, 0));
     if (r->n > 1)
         json_object_set(top, "choices", r->all_stats);
-    mx_json_raw(b, ",\"mtplx_stats\":");
-    mx_json_value(b, top);
-    json_decref(top);
+    put_stats(b, top);
 }
 
 static void send_whole(struct mx_chat_reply *r)
@@ -348,7 +358,7 @@ static void send_whole(struct mx_chat_reply *r)
     for (int i = 0; i < r->n; i++)
         write_choice(r, i);
     mx_strbuf_putc(b, ']');
-    write_tail(r, true, r->stats);
+    write_tail(r, true, true);
     mx_strbuf_putc(b, '}');
     if (!answers_failed(r)) {
         mx_exchange_send(r->x, 200, "application/json", b->data, b->len);

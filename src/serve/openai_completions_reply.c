@@ -299,17 +299,29 @@ static void write_choice(struct mx_completions *r, int i, const char *reason)
         mx_json_raw(b, ",\"finish_reason\":null}");
 }
 
-static void send_chunk(struct mx_completions *r, int i, const char *reason)
+static void put_stats(struct mx_strbuf *b, json_t *stats)
+{
+    if (!stats)
+        return;
+    mx_json_raw(b, ",\"mtplx_stats\":");
+    mx_json_value(b, stats);
+    json_decref(stats);
+}
+
+/* `f` NULL while the answer goes on. */
+static void send_chunk(struct mx_completions *r, int i, const struct mx_turn_finish *f)
 {
     struct answer *a = &r->answers[i];
     struct mx_strbuf *b = &r->chunk;
     mx_strbuf_clear(b);
     mx_strbuf_append(b, r->head.data, r->head.len);
     mx_json_raw(b, ",\"choices\":[");
-    write_choice(r, i, reason);
+    write_choice(r, i, f ? mx_turn_reason_openai(f) : NULL);
     mx_strbuf_putc(b, ']');
     if (r->usage)
         mx_json_raw(b, ",\"usage\":null");
+    if (f && !r->stats)
+        put_stats(b, mx_turn_stats(f, false));
     mx_strbuf_putc(b, '}');
     if (!b->failed)
         mx_exchange_event(r->x, NULL, b->data, b->len);
@@ -335,8 +347,7 @@ static void take_finish(struct mx_completions *r, const struct mx_turn_finish *f
         r->cached += f->cached_tokens;
     }
     r->completion += f->completion_tokens;
-    if (r->stats)
-        json_array_append_new(r->all_stats, mx_turn_stats(f));
+    json_array_append_new(r->all_stats, mx_turn_stats(f, r->stats));
     if (mx_openai_failure(f, &e))
         fail_with(r, &e);
 }
@@ -374,12 +385,12 @@ static void handle(struct mx_completions *r, const struct slot *slot,
         return;
     keep_event(r, a, ev);
     if (r->stream)
-        send_chunk(r, i, finish ? a->reason : NULL);
+        send_chunk(r, i, finish ? ev->finish : NULL);
 }
 
 /* ---- The end ------------------------------------------------------------------------------ */
 
-static void write_tail(struct mx_completions *r, bool usage)
+static void write_tail(struct mx_completions *r, bool usage, bool stats)
 {
     struct mx_strbuf *b = &r->chunk;
     json_t *v = usage ? mx_turn_usage(r->prompt, r->cached, r->completion, 0) : NULL;
@@ -388,14 +399,12 @@ static void write_tail(struct mx_completions *r, bool usage)
         mx_json_value(b, v);
     }
     json_decref(v);
-    if (!r->stats || json_array_size(r->all_stats) == 0)
+    if (!stats || json_array_size(r->all_stats) == 0)
         return;
     json_t *top = json_copy(json_array_get(r->all_stats, 0));
     if (r->o.answers > 1)
         json_object_set(top, "choices", r->all_stats);
-    mx_json_raw(b, ",\"mtplx_stats\":");
-    mx_json_value(b, top);
-    json_decref(top);
+    put_stats(b, top);
 }
 
 static void end_stream(struct mx_completions *r)
@@ -405,7 +414,7 @@ static void end_stream(struct mx_completions *r)
         mx_strbuf_clear(b);
         mx_strbuf_append(b, r->head.data, r->head.len);
         mx_json_raw(b, ",\"choices\":[]");
-        write_tail(r, r->usage);
+        write_tail(r, r->usage, r->stats);
         mx_strbuf_putc(b, '}');
         if (!b->failed)
             mx_exchange_event(r->x, NULL, b->data, b->len);
@@ -430,7 +439,7 @@ static void send_whole(struct mx_completions *r)
         write_choice(r, i, a->reason ? a->reason : "stop");
     }
     mx_strbuf_putc(b, ']');
-    write_tail(r, true);
+    write_tail(r, true, true);
     mx_strbuf_putc(b, '}');
     if (!failed && !b->failed) {
         mx_exchange_send(r->x, 200, "application/json", b->data, b->len);

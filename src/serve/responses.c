@@ -43,6 +43,8 @@ static bool start(struct mx_app *app, struct mx_exchange *x, struct mx_responses
     struct mx_responses_answer *a = mx_responses_answer_new(app, x, r);
     if (!a)
         return mx_api_fail(e, 507, NULL, "Out of memory for a response");
+    r->turn.resend = MX_RESEND_PIECES;
+    r->turn.resend_reasoning = true; /* items are sent back as they came, or found in the store */
     r->turn.event = mx_responses_answer_event;
     r->turn.arg = a;
     uint64_t job = mx_turn_start(app, x, &r->turn, e);

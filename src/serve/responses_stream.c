@@ -165,7 +165,7 @@ static void put_response(const struct mx_responses_answer *a, struct mx_strbuf *
         put_usage(b, f);
     else
         mx_json_raw(b, "null");
-    json_t *stats = f && !e && a->stats ? mx_turn_stats(f) : NULL;
+    json_t *stats = f && !e ? mx_turn_stats(f, a->stats) : NULL;
     if (stats) {
         mx_json_raw(b, ",\"mtplx_stats\":");
         mx_json_value(b, stats);

@@ -36,7 +36,11 @@ const struct mx_route mx_routes[] = {
     {"GET", "/v1/mtplx/prefill_history", mx_api_prefill_history, OPENAI, QUICK},
     {"GET", "/v1/mtplx/app/capabilities", mx_api_capabilities, OPENAI, QUICK},
     {"GET", "/admin/sessions", mx_api_sessions, OPENAI, QUICK},
+    {"DELETE", "/admin/sessions", mx_api_cache_clear, OPENAI, QUICK},
     {"POST", "/admin/sessions/{id}/clear", mx_api_session_clear, OPENAI, QUICK},
+    {"POST", "/admin/sessions/{id}/pin", mx_api_session_pin, OPENAI, QUICK},
+    {"POST", "/admin/sessions/{id}/unpin", mx_api_session_unpin, OPENAI, QUICK},
+    {"DELETE", "/admin/sessions/{id}", mx_api_session_clear, OPENAI, QUICK},
     {"POST", "/admin/cache/clear", mx_api_cache_clear, OPENAI, QUICK},
     {"GET", "/admin/cache", mx_api_cache, OPENAI, QUICK},
 };

@@ -77,18 +77,20 @@ json_t *mx_status_answer(const struct mx_answer_record *a)
     uint64_t read = st->prompt_tokens;
     uint64_t decoded = st->generated_tokens > 1 ? st->generated_tokens - 1 : 0;
     json_t *o = json_pack(
-        "{s:o, s:o, s:I, s:s, s:s, s:i, s:I, s:I, s:I, s:I}", "id", text(a->id), "client",
-        text(a->client), "time_ms", (json_int_t)a->time, "finish_reason",
-        mx_status_reason(a->reason), "cache_miss", mx_cache_miss_name(a->miss), "tool_calls",
+        "{s:o, s:o, s:I, s:s, s:s, s:s, s:b, s:i, s:I, s:I, s:I, s:I, s:I}", "id", text(a->id),
+        "client", text(a->client), "time_ms", (json_int_t)a->time, "finish_reason",
+        mx_status_reason(a->reason), "cache_miss", mx_cache_miss_name(a->miss), "cache_restored",
+        mx_restore_kind_name(a->restored), "cache_from_disk", (int)a->from_disk, "tool_calls",
         a->tool_calls, "prompt_tokens", (json_int_t)a->prompt_tokens, "cached_tokens",
-        (json_int_t)a->cached_tokens, "completion_tokens", (json_int_t)a->completion_tokens,
-        "reasoning_tokens", (json_int_t)a->reasoning_tokens);
+        (json_int_t)a->cached_tokens, "known_tokens", (json_int_t)a->known_tokens,
+        "completion_tokens", (json_int_t)a->completion_tokens, "reasoning_tokens",
+        (json_int_t)a->reasoning_tokens);
     json_t *more = json_pack(
-        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:o}", "queue_s", seconds(a->queue_ns),
-        "ttft_s", seconds(a->ttft_ns), "total_s", seconds(a->total_ns), "prefill_s",
-        seconds(st->prefill_ns), "prefill_tokens_per_s", per_second(read, st->prefill_ns),
-        "decode_tokens_per_s", per_second(decoded, st->decode_ns), "mean_width", a->mean_width,
-        "cycles", (json_int_t)st->cycles, "tokens_per_cycle",
+        "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:f, s:o}", "queue_s", seconds(a->queue_ns),
+        "cache_restore_s", seconds(a->restore_ns), "ttft_s", seconds(a->ttft_ns), "total_s",
+        seconds(a->total_ns), "prefill_s", seconds(st->prefill_ns), "prefill_tokens_per_s",
+        per_second(read, st->prefill_ns), "decode_tokens_per_s", per_second(decoded, st->decode_ns),
+        "mean_width", a->mean_width, "cycles", (json_int_t)st->cycles, "tokens_per_cycle",
         st->cycles ? (double)st->generated_tokens / (double)st->cycles : 0.0, "acceptance",
         acceptance(st->drafted, st->accepted));
     if (o && more)
@@ -101,7 +103,13 @@ json_t *mx_status_answer(const struct mx_answer_record *a)
 
 static const char *state_name(enum mx_job_state state)
 {
-    return state == MX_JOB_QUEUED ? "queued" : state == MX_JOB_PREFILL ? "prefill" : "decode";
+    static const char *const names[] = {"queued", "restoring", "prefill", "decode"};
+    return (unsigned)state < sizeof names / sizeof *names ? names[state] : "unknown";
+}
+
+static const char *kind_name(enum mx_job_kind kind)
+{
+    return kind == MX_JOB_GENERATE ? "generate" : kind == MX_JOB_WARM ? "warm" : "embed";
 }
 
 static json_t *job_json(const struct mx_job_view *v, struct mx_metrics *m)
@@ -109,14 +117,14 @@ static json_t *job_json(const struct mx_job_view *v, struct mx_metrics *m)
     char request[40] = "";
     if (m)
         mx_metrics_request_of(m, v->id, request);
-    return json_pack(
-        "{s:I, s:o, s:o, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f}", "id",
-        (json_int_t)v->id, "request_id", text(request), "owner", text(v->owner), "state",
-        state_name(v->state), "kind", v->kind == MX_JOB_GENERATE ? "generate" : "embed", "choices",
-        v->choices, "priority", v->priority, "prompt_tokens", (json_int_t)v->prompt_tokens,
-        "read_tokens", (json_int_t)v->read_tokens, "cached_tokens", (json_int_t)v->cached_tokens,
-        "completion_tokens", (json_int_t)v->completion_tokens, "age_s", seconds(v->age_ns),
-        "decode_tokens_per_s", v->tokens_per_s);
+    return json_pack("{s:I, s:o, s:o, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f}", "id",
+                     (json_int_t)v->id, "request_id", text(request), "owner", text(v->owner),
+                     "state", state_name(v->state), "kind", kind_name(v->kind), "choices",
+                     v->choices, "priority", v->priority, "prompt_tokens",
+                     (json_int_t)v->prompt_tokens, "read_tokens", (json_int_t)v->read_tokens,
+                     "cached_tokens", (json_int_t)v->cached_tokens, "completion_tokens",
+                     (json_int_t)v->completion_tokens, "age_s", seconds(v->age_ns),
+                     "decode_tokens_per_s", v->tokens_per_s);
 }
 
 json_t *mx_status_jobs(const struct mx_engine_snapshot *s, struct mx_metrics *m)
@@ -124,20 +132,6 @@ json_t *mx_status_jobs(const struct mx_engine_snapshot *s, struct mx_metrics *m)
     json_t *list = json_array();
     for (int i = 0; i < s->n_jobs; i++)
         json_array_append_new(list, job_json(&s->jobs[i], m));
-    return list;
-}
-
-json_t *mx_status_kept(const struct mx_engine_snapshot *s)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < s->n_kept; i++) {
-        const struct mx_kept_view *v = &s->kept[i];
-        json_array_append_new(list, json_pack("{s:I, s:o, s:I, s:I, s:I, s:f, s:f}", "id",
-                                              (json_int_t)v->id, "owner", text(v->owner), "tokens",
-                                              (json_int_t)v->tokens, "bytes", (json_int_t)v->bytes,
-                                              "hits", (json_int_t)v->hits, "age_s",
-                                              seconds(v->age_ns), "idle_s", seconds(v->idle_ns)));
-    }
     return list;
 }
 
@@ -239,6 +233,16 @@ static double decode_rate(const struct mx_engine_snapshot *s)
     return sum;
 }
 
+static json_t *bank_json(const struct mx_app *app)
+{
+    struct mx_bank *b = mx_status_bank_of(app);
+    struct mx_bank_stats s = {0};
+    if (b)
+        mx_bank_get_stats(b, &s);
+    return json_pack("{s:I, s:I, s:I}", "entries", (json_int_t)s.entries, "bytes",
+                     (json_int_t)s.bytes, "budget_bytes", (json_int_t)s.budget);
+}
+
 static json_t *tick_json(struct mx_app *app, const struct mx_engine_snapshot *s,
                          const struct mx_metrics_data *d)
 {
@@ -246,14 +250,14 @@ static json_t *tick_json(struct mx_app *app, const struct mx_engine_snapshot *s,
     json_t *latest = json_null();
     if (d->n_recent > 0)
         latest = mx_status_answer(&d->recent[(d->next_recent - 1) % MX_METRICS_RECENT]);
-    return json_pack("{s:I, s:f, s:i, s:i, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:i, s:o, s:o}",
+    return json_pack("{s:I, s:f, s:i, s:i, s:f, s:{s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:o}",
                      "time_ms", (json_int_t)mx_unix_ms(), "uptime_s",
                      seconds(mx_now_ns() - app->started_ns), "active", s->active, "queued",
                      s->queued, "decode_tokens_per_s", decode_rate(s), "totals", "prompt_tokens",
                      (json_int_t)c->prompt_tokens, "cached_tokens", (json_int_t)c->cached_tokens,
                      "completion_tokens", (json_int_t)c->completion_tokens, "finished",
                      (json_int_t)c->finished, "cancelled", (json_int_t)c->cancelled, "memory",
-                     mx_status_memory(s), "kept_sequences", s->n_kept, "jobs",
+                     mx_status_memory(s), "session_bank", bank_json(app), "jobs",
                      mx_status_jobs(s, app->metrics), "latest", latest);
 }
 

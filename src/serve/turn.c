@@ -105,12 +105,15 @@ static void note(struct mx_turn *t, const struct mx_turn_finish *f)
     double decode = (double)s->decode_ns * 1e-9;
     mx_exchange_note(
         t->exchange,
-        json_pack("{s:s,s:I,s:I,s:I,s:s,s:f,s:f,s:f,s:f}", "finish", mx_turn_reason_openai(f),
-                  "prompt_tokens", (json_int_t)f->prompt_tokens, "cached_tokens",
-                  (json_int_t)f->cached_tokens, "completion_tokens",
+        json_pack("{s:s,s:I,s:I,s:I,s:I,s:s,s:s,s:b,s:f,s:s,s:f,s:f,s:f,s:f}", "finish",
+                  mx_turn_reason_openai(f), "prompt_tokens", (json_int_t)f->prompt_tokens,
+                  "cached_tokens", (json_int_t)f->cached_tokens, "known_tokens",
+                  (json_int_t)r->known_tokens, "completion_tokens",
                   (json_int_t)t->completion_tokens, "cache_miss", mx_cache_miss_name(r->miss),
-                  "queue_ms", (double)r->queue_ns * 1e-6, "ttft_ms", (double)r->ttft_ns * 1e-6,
-                  "decode_tok_s",
+                  "cache_restored", mx_restore_kind_name(r->restored), "cache_from_disk",
+                  (int)r->from_disk, "cache_restore_ms", (double)r->restore_ns * 1e-6, "session",
+                  t->label, "queue_ms", (double)r->queue_ns * 1e-6, "ttft_ms",
+                  (double)r->ttft_ns * 1e-6, "decode_tok_s",
                   decode > 0 && s->generated_tokens > 1 ? ((double)s->generated_tokens - 1) / decode
                                                         : 0.0,
                   "tokens_per_forward",
@@ -128,6 +131,35 @@ static void report(struct mx_choice *c, struct mx_turn_finish *f)
         mx_metrics_finish(m, mx_exchange_request_id(t->exchange), mx_exchange_client(t->exchange),
                           f);
     mx_choice_emit(c, &(struct mx_turn_event){.kind = MX_TURN_FINISH, .finish = f});
+}
+
+/* Takes the tokens along for the prediction of the next turn: prompt and answer but for its last
+ * token, which was never read. */
+static bool make_offer(struct mx_turn *t, const mtplx_gen *gen, enum mx_turn_reason reason,
+                       size_t n_answer, struct mx_align_offer *o)
+{
+    size_t n = 0;
+    bool whole = reason == MX_REASON_STOP || reason == MX_REASON_STOP_SEQUENCE ||
+                 reason == MX_REASON_TOOL_CALLS;
+    const int32_t *ids = gen ? mtplx_gen_tokens(gen, &n) : NULL;
+    if (!t->saved || !whole || !ids || n == 0 || n_answer == 0)
+        return false;
+    n = (n_answer < n ? n_answer : n) - 1;
+    int32_t *all = realloc(t->prompt, (t->n_prompt + n) * sizeof *all);
+    if (!all)
+        return false;
+    memcpy(all + t->n_prompt, ids, n * sizeof *all);
+    *o = (struct mx_align_offer){.saved = t->saved,
+                                 .prompt = all,
+                                 .n_prompt = t->n_prompt,
+                                 .n_answer = n,
+                                 .base = t->borders[t->n_borders - 1],
+                                 .base_hash = t->base_hash,
+                                 .scope = t->scope,
+                                 .label = t->label};
+    t->prompt = NULL;
+    t->saved = NULL;
+    return true;
 }
 
 static void on_done(void *arg, int choice, const mtplx_gen *gen, const struct mx_job_result *r)
@@ -152,7 +184,10 @@ static void on_done(void *arg, int choice, const mtplx_gen *gen, const struct mx
     c->gen = NULL;
     if (--t->running > 0)
         return;
+    struct mx_align_offer offer;
     t->event(t->arg, &(struct mx_turn_event){.kind = MX_TURN_CLOSE});
+    if (make_offer(t, gen, f.reason, f.completion_tokens, &offer))
+        mx_align_offer(t->app->align, &offer);
     unref(t);
 }
 
@@ -209,6 +244,10 @@ static uint64_t submit(struct mx_turn *t, struct mx_api_error *e)
         .gen = r->gen,
         .choices = t->n_choices,
         .owner = owner,
+        .scope = t->scope,
+        .session = t->label,
+        .borders = t->borders,
+        .n_borders = t->n_borders,
         .priority = r->priority,
         .deadline_ns = deadline_of(t->app, t->exchange, r),
         .no_reuse = r->no_reuse,

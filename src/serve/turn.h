@@ -80,6 +80,13 @@ enum mx_format {
 
 enum mx_tristate { MX_UNSET = 0, MX_ON, MX_OFF };
 
+/* How clients of an API send an answer back in their next turn. */
+enum mx_resend {
+    MX_RESEND_UNKNOWN = 0,
+    MX_RESEND_MESSAGE, /* one message: all its text, its calls */
+    MX_RESEND_PIECES,  /* in its pieces, which become a message again: content blocks, items */
+};
+
 #define MX_TURN_STOPS 16
 
 /* Zero-initialise with mx_turn_defaults(). Everything is borrowed until mx_turn_start() returns. */
@@ -105,6 +112,11 @@ struct mx_turn_request {
     const char *reasoning_effort; /* for the template, or NULL */
     int preserve_thinking;        /* enum mx_thinking of text/messages.h; -1: the server's */
     bool continue_final;          /* go on with the last assistant message */
+    bool no_generation_prompt;    /* the prompt ends behind the last message */
+    /* For the prediction of the next turn (align.h). resend_reasoning: reasoning comes back too,
+     * where the conversation so far does not tell. */
+    enum mx_resend resend;
+    bool resend_reasoning;
 
     mtplx_gen_options gen; /* sampling, depth, policy, copy, logprobs, bias; max_tokens 0: the
                               server's limit */
@@ -150,9 +162,9 @@ mtplx_grammar *mx_turn_grammar(struct mx_app *app, const struct mx_turn_request 
 
 /* "stop", "length", "tool_calls", ... as chat completions spell it. */
 const char *mx_turn_reason_openai(const struct mx_turn_finish *f);
-/* The mtplx_stats object of an answer: speeds, TTFT, acceptance by depth, verify waterfall, cache.
- * New reference, or NULL. */
-json_t *mx_turn_stats(const struct mx_turn_finish *f);
+/* The mtplx_stats object of an answer: what was reused of its prompt and why not more, and with
+ * `all` speeds, TTFT, acceptance by depth, verify waterfall. New reference, or NULL. */
+json_t *mx_turn_stats(const struct mx_turn_finish *f, bool all);
 /* OpenAI's usage object (chat spelling). */
 json_t *mx_turn_usage(size_t prompt, size_t cached, size_t completion, size_t reasoning);
 

@@ -3,15 +3,19 @@
  *   turn.c          the life of a turn: submission, the engine's calls, the end
  *   turn_prepare.c  a request becomes prompt tokens, a grammar and empty choices
  *   turn_prompt.c   messages, template, tokens
+ *   turn_label.c    whose prompt it is, for the session bank
  *   turn_stream.c   tokens of a choice become events
  *   turn_report.c   usage and statistics */
 #ifndef MX_SERVE_TURN_INT_H
 #define MX_SERVE_TURN_INT_H
 
+#include "serve/align.h"
 #include "serve/stops.h"
 #include "serve/turn.h"
 
 #include <stdatomic.h>
+
+enum { MX_TURN_SCOPE = 24, MX_TURN_LABEL = 48 };
 
 /* Bytes of visible text that came from one token. */
 struct mx_span {
@@ -73,6 +77,11 @@ struct mx_turn {
 
     int32_t *prompt;
     size_t n_prompt;
+    size_t *borders; /* where messages of the prompt begin; see borders.h */
+    size_t n_borders;
+    char scope[MX_TURN_SCOPE], label[MX_TURN_LABEL]; /* see mx_job_options */
+    struct mx_align_saved *saved; /* for predicting the next turn; NULL: it is not */
+    uint64_t base_hash;           /* of the prompt up to its last border, for the same */
     mtplx_grammar *grammar;
     json_t *tools; /* that may be called, or NULL */
     struct mx_stop_set stops;
@@ -102,6 +111,9 @@ struct mx_turn_prompt {
 bool mx_turn_prompt_make(struct mx_app *app, const struct mx_turn_request *r,
                          struct mx_turn_prompt *p, struct mx_api_error *e);
 void mx_turn_prompt_free(struct mx_turn_prompt *p);
+
+/* Fills scope and label of a turn whose prompt and borders are there. */
+void mx_turn_set_label(struct mx_turn *t, const struct mx_turn_request *r);
 
 /* ---- Choices ------------------------------------------------------------------------------ */
 

@@ -11,6 +11,7 @@
 #include "serve/turn_int.h"
 
 #include "runtime/constraint.h"
+#include "serve/borders.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -205,10 +206,27 @@ void mx_turn_free(struct mx_turn *t)
     mx_stop_set_free(&t->stops);
     mtplx_grammar_free(t->grammar);
     json_decref(t->tools);
+    mx_align_saved_free(t->saved);
     free(t->prompt);
+    free(t->borders);
     if (t->exchange)
         mx_exchange_unref(t->exchange);
     free(t);
+}
+
+/* What the session bank and the prediction of the next turn want to know. */
+static void tell_reuse(struct mx_turn *t, const struct mx_turn_request *r)
+{
+    struct mx_align *a = t->app->align;
+    if (r->messages)
+        t->borders = mx_borders_find(t->app, t->prompt, t->n_prompt, &t->n_borders);
+    mx_turn_set_label(t, r);
+    if (!a || t->n_borders == 0 || r->no_reuse)
+        return;
+    mx_align_arrived(a, t->scope, t->label, t->prompt, t->n_prompt, t->borders, t->n_borders);
+    t->saved = mx_align_save(r, t->n_prompt);
+    if (t->saved)
+        t->base_hash = mx_align_hash(a, t->prompt, t->borders[t->n_borders - 1]);
 }
 
 static bool fill(struct mx_turn *t, const struct mx_turn_request *r, struct mx_turn_prompt *p,
@@ -219,6 +237,7 @@ static bool fill(struct mx_turn *t, const struct mx_turn_request *r, struct mx_t
     t->prompt = p->ids;
     t->n_prompt = p->n;
     p->ids = NULL;
+    tell_reuse(t, r);
     if (!mx_stop_set_init(&t->stops, r->stop, r->n_stop))
         return mx_api_fail(e, 507, "stop", "Out of memory for the stop strings");
     for (int i = 0; i < t->n_choices; i++)

@@ -140,7 +140,8 @@ static bool render(struct mx_app *app, const struct mx_turn_request *r, json_t *
     struct mx_chat_request q = {.messages = messages,
                                 .tools = tools ? r->tools : NULL,
                                 .kwargs = kwargs,
-                                .add_generation_prompt = !r->continue_final};
+                                .add_generation_prompt =
+                                    !r->continue_final && !r->no_generation_prompt};
     if (!kwargs)
         mx_error_nomem(&err, "template variables", 0);
     else

@@ -84,33 +84,50 @@ static json_t *speeds(const struct mx_turn_finish *f)
                      rate((double)f->completion_tokens, seconds(r->total_ns)));
 }
 
+/* What was reused of the prompt, and why not more. */
+static json_t *reuse(const struct mx_turn_finish *f)
+{
+    const struct mx_job_result *r = f->job;
+    return json_pack("{s:I,s:I,s:I,s:I,s:s,s:s,s:b,s:f}", "prompt_tokens",
+                     (json_int_t)f->prompt_tokens, "cached_tokens", (json_int_t)f->cached_tokens,
+                     "new_prefill_tokens", (json_int_t)(f->prompt_tokens - f->cached_tokens),
+                     "known_tokens", (json_int_t)r->known_tokens, "cache_miss_reason",
+                     mx_cache_miss_name(r->miss), "cache_restored",
+                     mx_restore_kind_name(r->restored), "cache_from_disk", (int)r->from_disk,
+                     "cache_restore_ms", (double)r->restore_ns * 1e-6);
+}
+
 static json_t *counts(const struct mx_turn_finish *f)
 {
     const struct mx_job_result *r = f->job;
-    return json_pack("{s:I,s:I,s:I,s:I,s:s,s:I,s:f,s:f}", "prompt_tokens",
-                     (json_int_t)f->prompt_tokens, "cached_tokens", (json_int_t)f->cached_tokens,
-                     "new_prefill_tokens", (json_int_t)(f->prompt_tokens - f->cached_tokens),
-                     "generated_tokens", (json_int_t)f->completion_tokens, "cache_miss_reason",
-                     mx_cache_miss_name(r->miss), "cycles", (json_int_t)r->stats.cycles,
-                     "tokens_per_forward",
+    return json_pack("{s:I,s:I,s:f,s:f}", "generated_tokens", (json_int_t)f->completion_tokens,
+                     "cycles", (json_int_t)r->stats.cycles, "tokens_per_forward",
                      r->stats.cycles && r->stats.generated_tokens > 0
                          ? (double)(r->stats.generated_tokens - 1) / (double)r->stats.cycles
                          : 0.0,
                      "batch_mean_width", r->mean_width);
 }
 
-json_t *mx_turn_stats(const struct mx_turn_finish *f)
+static bool add(json_t *o, json_t *more)
+{
+    bool ok = o && more && json_object_update(o, more) == 0;
+    json_decref(more);
+    return ok;
+}
+
+json_t *mx_turn_stats(const struct mx_turn_finish *f, bool all)
 {
     if (!f->job)
         return NULL;
     const mtplx_gen_stats *s = &f->job->stats;
-    json_t *o = counts(f), *more = speeds(f);
-    bool ok = o && more && json_object_update(o, more) == 0 &&
-              json_object_set_new(o, "acceptance_by_depth", by_depth(s)) == 0 &&
-              json_object_set_new(o, "depths", histogram(s->depths, MTPLX_MAX_DEPTH + 1)) == 0 &&
-              json_object_set_new(o, "waterfall_s", waterfall(s)) == 0 &&
-              json_object_set_new(o, "context_copy", copies(s)) == 0;
-    json_decref(more);
+    json_t *o = reuse(f);
+    bool ok = o != NULL;
+    if (ok && all)
+        ok = add(o, counts(f)) && add(o, speeds(f)) &&
+             json_object_set_new(o, "acceptance_by_depth", by_depth(s)) == 0 &&
+             json_object_set_new(o, "depths", histogram(s->depths, MTPLX_MAX_DEPTH + 1)) == 0 &&
+             json_object_set_new(o, "waterfall_s", waterfall(s)) == 0 &&
+             json_object_set_new(o, "context_copy", copies(s)) == 0;
     if (ok)
         return o;
     json_decref(o);

@@ -96,6 +96,7 @@ void mx_choice_emit(struct mx_choice *c, struct mx_turn_event *ev)
     ev->gen = c->gen;
     ev->prompt = c->turn->prompt;
     ev->n_prompt = c->turn->n_prompt;
+    mx_align_saved_event(c->turn->saved, ev);
     c->turn->event(c->turn->arg, ev);
 }
 

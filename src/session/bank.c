@@ -2,6 +2,7 @@
 #include "session/bank_int.h"
 
 #include "base/clock.h"
+#include "session/spill.h"
 #include "session/thin.h"
 
 #include <stdlib.h>
@@ -10,6 +11,8 @@
 
 /* Restore points of one conversation that are looked at when it is thinned. */
 #define MOST_THINNED 128
+/* How long freeing waits for the cold tier. */
+#define PATIENCE_NS 3000000000ull
 
 /* ---- Life --------------------------------------------------------------------------------- */
 
@@ -51,18 +54,23 @@ void mx_bank_free(struct mx_bank *b)
     if (!b)
         return;
     pthread_mutex_lock(&b->lock);
+    mx_spill_all(b, &trash);
+    pthread_mutex_unlock(&b->lock);
+    mx_spill_offer(b, &trash, PATIENCE_NS);
+    pthread_mutex_lock(&b->lock);
     while (b->newest)
         mx_bank_remove(b, b->newest, MX_MISS_NONE, &b->stats.dropped_asked, &trash);
     pthread_mutex_unlock(&b->lock);
-    mx_trash_burn(&trash);
+    mx_trash_burn(b, &trash);
     mx_index_close(&b->index);
     mx_held_close(&b->held);
     pthread_mutex_destroy(&b->lock);
     free(b);
 }
 
-void mx_trash_burn(struct mx_trash *t)
+void mx_trash_burn(struct mx_bank *b, struct mx_trash *t)
 {
+    mx_spill_offer(b, t, 0);
     while (t->first) {
         struct mx_entry *e = t->first;
         t->first = e->older;
@@ -241,8 +249,10 @@ void mx_bank_remove(struct mx_bank *b, struct mx_entry *e, enum mx_cache_miss wh
                     struct mx_trash *t)
 {
     struct mx_session *s = e->session;
-    if (why != MX_MISS_NONE)
+    if (why != MX_MISS_NONE) {
         mx_grave_dig(&b->graves, mx_index_scope(&e->item), e->s->tokens, e->s->n, why);
+        mx_spill_dropped(b, e, t);
+    }
     mx_index_remove(&b->index, &e->item);
     list_remove(b, e);
     session_unlink(s, e);
@@ -317,7 +327,7 @@ static void refresh(struct mx_bank *b, struct mx_entry *e, enum mx_point point, 
 
 /* Puts the entry in, or returns false. `old` has room for all blocks of the snapshot. */
 static bool put(struct mx_bank *b, struct mx_entry *e, const char *scope, const char *session,
-                struct mx_kv_block **old, size_t *n_old, struct mx_trash *t)
+                int refs, struct mx_kv_block **old, size_t *n_old, struct mx_trash *t)
 {
     uint64_t now = mx_bank_now(b);
     struct mx_walk w;
@@ -329,7 +339,7 @@ static bool put(struct mx_bank *b, struct mx_entry *e, const char *scope, const 
         refresh(b, mx_entry_of(same), e->point, now);
         return false;
     }
-    if (witness && old && atomic_load_explicit(&e->s->refs, memory_order_acquire) == 1)
+    if (witness && old && atomic_load_explicit(&e->s->refs, memory_order_acquire) == refs)
         *n_old = intern(e->s, mx_entry_of(witness)->s, w.common, old);
     e->id = ++b->next_id;
     e->made_ns = e->used_ns = now;
@@ -355,15 +365,23 @@ static uint64_t whole_bytes(const mtplx_snapshot *s, uint64_t own)
     return sum;
 }
 
-/* One whose MTP cache has an entry of the token behind it (a cut one) goes on with that token only.
+/* Whether the tokens say all about a snapshot (K1): not where rows had positions of their own, nor
+ * where the MTP cache has an entry of the token behind it (a cut one goes on with that token only).
  */
 static bool can_keep(const struct mx_bank *b, const mtplx_snapshot *s)
 {
-    return s->n && s->model == b->o.model && (s->n_mtp == 0 || s->mtp_len < (int64_t)s->n);
+    return s->n && s->model == b->o.model && s->next_pos == (int64_t)s->n &&
+           (s->n_mtp == 0 || s->mtp_len < (int64_t)s->n);
 }
 
 void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
                  const char *session)
+{
+    mx_bank_insert(b, s, point, scope, session, 1);
+}
+
+void mx_bank_insert(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
+                    const char *session, int refs)
 {
     char key[MX_LABEL_BYTES];
     struct mx_trash trash = {0};
@@ -379,12 +397,16 @@ void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, cons
     e->own = mx_snapshot_own_bytes(s);
     e->point = point;
     mx_copy_label(key, scope);
+    if (b->o.cold) {
+        e->key = mx_cold_chain(mx_cold_chain_start(key), s->tokens, s->n);
+        e->settled = e->wanted = mx_cold_has(b->o.cold, MX_COLD_SNAPSHOT, e->key);
+    }
     struct mx_kv_block **old =
         (struct mx_kv_block **)malloc((s->n_kv + s->n_mtp + 1) * sizeof *old);
     uint64_t bytes = whole_bytes(s, e->own);
     pthread_mutex_lock(&b->lock);
     bool fits = bytes <= b->ceiling;
-    bool kept = fits && put(b, e, key, session, old, &n_old, &trash);
+    bool kept = fits && put(b, e, key, session, refs, old, &n_old, &trash);
     b->stats.dropped_budget += !fits;
     pthread_mutex_unlock(&b->lock);
     for (size_t i = 0; i < n_old; i++)
@@ -394,5 +416,5 @@ void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, cons
         e->older = trash.first;
         trash.first = e;
     }
-    mx_trash_burn(&trash);
+    mx_trash_burn(b, &trash);
 }

@@ -1,10 +1,10 @@
 /* Session bank: what the model has read before, so that no token is prefilled twice.
  *
- * The bank is a set of snapshots, indexed by chained hashes over blocks of MX_KV_BLOCK tokens: the
- * key of a block is a hash of its tokens and of the key before it, so equal keys mean equal
- * prefixes (tokens are compared as well before anything is restored). Looking up a prompt walks its
- * blocks from the front: the walk ends where nothing known goes on like it, and the longest
- * snapshot along the way whose tokens the prompt starts with is the one to restore.
+ * The bank is a set of snapshots, indexed by a tree over blocks of MX_KV_BLOCK tokens, one for each
+ * scope (index.h). Looking up a prompt walks its blocks from the front, comparing tokens: the walk
+ * ends where nothing known goes on like it, and the longest snapshot along the way whose tokens the
+ * prompt starts with is the one to restore. Chained hashes name prefixes only where their tokens
+ * are not in RAM: on disk, and in the memory of what was dropped.
  *
  * Invariants
  *   K1  What is restored has exactly the prompt's first tokens, so that the continuation has the
@@ -30,11 +30,14 @@ struct mx_cold; /* the SSD tier: cold.h */
 struct mx_bank_options {
     mtplx_model *model;      /* outlives the bank */
     uint64_t budget;         /* bytes of all; required */
-    uint64_t session_cap;    /* bytes of one session; 0: two thirds of the budget */
+    uint64_t session_cap;    /* bytes of one session, a block counting for the session that
+                                brought it; its newest snapshot stays anyhow. 0: two thirds of the
+                                budget */
     uint64_t ttl_ns;         /* a snapshot not used for so long is dropped; 0: an hour;
                                 UINT64_MAX: never */
     uint64_t pin_ns;         /* one used within so long is dropped after all others; 0: 600 s */
-    size_t spacing;          /* tokens between restore points near the end of a prompt; 0: 256 */
+    size_t spacing;          /* tokens between restore points near the end of a prompt; 0: 256, or
+                                more where the recurrent state is large (plan.c) */
     int max_points;          /* restore points that thinning leaves of one conversation; 0: 12 */
     struct mx_cold *cold;    /* NULL: RAM only; outlives the bank */
     uint64_t (*clock)(void); /* NULL: mx_now_ns() */
@@ -69,14 +72,16 @@ struct mx_bank_hit {
 void mx_bank_find(struct mx_bank *b, const char *scope, const char *session, const int32_t *tokens,
                   size_t n, struct mx_bank_hit *hit);
 
-/* Reads from the cold tier what mx_bank_find() had promised, and fills `hit` anew. Blocks on the
- * disk, so it is not for the owner thread. `cancel` is polled. */
+/* Reads from the cold tier what mx_bank_find() had promised, and fills `hit` anew (what it held is
+ * the caller's to release before). Blocks on the disk, so it is not for the owner thread. `cancel`
+ * is polled; may be NULL. */
 void mx_bank_load(struct mx_bank *b, const char *scope, const char *session, const int32_t *tokens,
                   size_t n, const atomic_bool *cancel, struct mx_bank_hit *hit);
 
 /* Takes over a reference to a snapshot. `session` labels the conversation (caps, views, what is
  * dropped together); `scope` bounds who may restore it. Both are copied, at most 127 bytes count. A
- * snapshot of tokens that the bank has already refreshes the old one instead. */
+ * snapshot of tokens that the bank has already refreshes the old one instead. Not kept: what its
+ * tokens alone do not determine (rows had positions of their own), and what exceeds the budget. */
 void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
                  const char *session);
 

@@ -3,6 +3,7 @@
  *   bank.c      put, accounting         find.c    lookup
  *   evict.c     what goes first         status.c  statistics, lists, dropping, pinning
  *   plan.c      where to capture        thin.c    which restore points to keep
+ *   spill.c     what goes to disk       load.c    what comes from there
  *
  * Invariants
  *   E1  An entry is in the index, in the list by last use, in its session's list, and its blocks
@@ -38,8 +39,10 @@ struct mx_entry {
     struct mx_entry *newer, *older;         /* by last use; `older` links trash too */
     struct mx_entry *next_of, *previous_of; /* of the session */
     uint64_t id, own, hits, made_ns, used_ns;
+    struct mx_cold_key key; /* with a cold tier */
     enum mx_point point;
-    bool on_disk;
+    bool settled; /* it has been decided whether the cold tier gets it (spill.h) */
+    bool wanted;  /* it does */
 };
 
 struct mx_bank {
@@ -58,11 +61,24 @@ struct mx_bank {
     struct mx_bank_stats stats; /* counters; the rest is filled in when asked for */
 };
 
-/* Dropped entries, to be freed without the lock. */
+/* Work that is left for when the lock is released: entries to free, offers to the cold tier. */
 struct mx_trash {
     struct mx_entry *first;
+    struct mx_offer *offers;
 };
-void mx_trash_burn(struct mx_trash *t);
+void mx_trash_burn(struct mx_bank *b, struct mx_trash *t);
+
+/* mx_bank_put() by who has seen no more than `refs` references to the snapshot, this one included:
+ * when there are no others, its blocks may be replaced by equal ones (S2 of snapshot.h). */
+void mx_bank_insert(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, const char *scope,
+                    const char *session, int refs);
+/* A lookup without counting it; takes the lock. `use`: it counts as a use of the entry. `witness`,
+ * when wanted, is a reference to the snapshot that has most in common with the prompt, or NULL. */
+void mx_bank_look_up(struct mx_bank *b, const char *scope, const int32_t *tokens, size_t n,
+                     bool use, struct mx_bank_hit *hit, mtplx_snapshot **witness);
+/* Where nothing is known, says whether the disk knows it under another identity. */
+void mx_bank_look_elsewhere(const struct mx_bank *b, const char *scope, const int32_t *tokens,
+                            size_t n, struct mx_bank_hit *hit);
 
 static inline uint64_t mx_bank_now(const struct mx_bank *b)
 {

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #define GIB ((uint64_t)1 << 30)
+#define BLOCK_TOKENS 64            /* MX_KV_BLOCK, of which this floor knows nothing else */
 #define RECONCILE_NS 2000000000ull /* of opening; the writer does the rest */
 #define REBUILD_NS 30000000000ull
 
@@ -497,6 +498,20 @@ bool mx_cold_has(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key k
     bool there = e && e->state == MX_COLD_ENTRY_LIVE;
     pthread_mutex_unlock(&c->mu);
     return there;
+}
+
+uint64_t mx_cold_ends(struct mx_cold *c, struct mx_cold_key border)
+{
+    uint64_t ends = 0;
+    if (!c || c->o.mode != MX_COLD_ON)
+        return 0;
+    pthread_mutex_lock(&c->mu);
+    const struct mx_cold_entry *e = mx_cold_index_find(&c->index, MX_COLD_BLOCK, border, 0);
+    for (e = e ? e->child : NULL; e; e = e->right)
+        if (e->kind == MX_COLD_SNAPSHOT && e->state == MX_COLD_ENTRY_LIVE)
+            ends |= (uint64_t)1 << (e->n_tokens % BLOCK_TOKENS);
+    pthread_mutex_unlock(&c->mu);
+    return ends;
 }
 
 /* How far another identity is from ours: the first part that differs, the later the nearer. */

@@ -120,6 +120,10 @@ bool mx_cold_flush(struct mx_cold *c, uint64_t wait_ns);
 /* Whether a block is there; whether a snapshot is, and complete with all its blocks. From memory;
  * always false in mode WRITE_ONLY. */
 bool mx_cold_has(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
+/* Where complete snapshots end behind a block border: bit r is set when there is one that goes on
+ * for r tokens behind the block with this key, fewer than a block has (64), whichever they are.
+ * From memory. */
+uint64_t mx_cold_ends(struct mx_cold *c, struct mx_cold_key border);
 /* In which part of the identity an object with this key differs from ours, when there is one of
  * another identity: 'm', 't', 'p'; 0: there is none. */
 char mx_cold_elsewhere(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
@@ -130,6 +134,10 @@ char mx_cold_elsewhere(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold
 mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
                           const int32_t *tokens, size_t n_tokens, struct mx_cold_part *parts,
                           int n_parts, mtplx_error *err);
+/* Drops an object whose bytes are sound but whose contents its reader cannot use, as a failed check
+ * would: with what needs it, and with a log line that says why. */
+void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                    const char *why);
 /* Has the system fetch an object that will be read soon: an ask, which does not wait. */
 void mx_cold_prefetch(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
 /* Notes that a snapshot was used (eviction order). */

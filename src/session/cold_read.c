@@ -150,6 +150,12 @@ bool mx_cold_drop_bad(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_
     return true;
 }
 
+void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key,
+                    const char *why)
+{
+    mx_cold_drop_bad(c, kind, key, 0, why);
+}
+
 static void count(struct mx_cold *c, const struct mx_cold_part *parts, int n_parts, uint64_t began)
 {
     uint64_t bytes = 0;

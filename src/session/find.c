@@ -1,5 +1,6 @@
 /* Lookup: the longest restore point of a prompt, and the verdict on it (judge.h). */
 #include "session/bank_int.h"
+#include "session/cold_state.h"
 #include "session/judge.h"
 
 #include <string.h>
@@ -48,8 +49,8 @@ static void count(struct mx_bank *b, const struct mx_bank_hit *hit)
     }
 }
 
-static void look_up(struct mx_bank *b, const char *scope, const int32_t *tokens, size_t n,
-                    struct mx_bank_hit *hit, struct mx_trash *t)
+static void look_up(struct mx_bank *b, const char *scope, const int32_t *tokens, size_t n, bool use,
+                    struct mx_bank_hit *hit, mtplx_snapshot **witness, struct mx_trash *t)
 {
     struct mx_lookup l = {.n = n};
     struct mx_walk w;
@@ -59,38 +60,62 @@ static void look_up(struct mx_bank *b, const char *scope, const int32_t *tokens,
     hit->snapshot = cut(b, &w, n, e ? e->s->n : 0, &e);
     if (e && !hit->snapshot)
         hit->snapshot = mx_snapshot_ref(e->s);
+    if (witness && w.witness)
+        *witness = mx_snapshot_ref(mx_entry_of(w.witness)->s);
     l.restored = hit->snapshot ? hit->snapshot->n : 0;
     l.known = hit->known = w.common;
     if (l.restored + 1 < n)
         l.gone = mx_grave_find(&b->graves, scope, tokens, n, &l.why_gone);
     hit->miss = mx_judge_miss(&l);
     hit->kind = mx_judge_kind(&l);
-    if (e) {
+    if (e && use) {
         hit->hits = ++e->hits;
         mx_bank_touch(b, e, now);
     }
-    count(b, hit);
+}
+
+void mx_bank_look_up(struct mx_bank *b, const char *scope, const int32_t *tokens, size_t n,
+                     bool use, struct mx_bank_hit *hit, mtplx_snapshot **witness)
+{
+    struct mx_trash trash = {0};
+    memset(hit, 0, sizeof *hit);
+    if (n == 0)
+        return;
+    pthread_mutex_lock(&b->lock);
+    look_up(b, scope, tokens, n, use, hit, witness, &trash);
+    pthread_mutex_unlock(&b->lock);
+    mx_trash_burn(b, &trash);
+}
+
+void mx_bank_look_elsewhere(const struct mx_bank *b, const char *scope, const int32_t *tokens,
+                            size_t n, struct mx_bank_hit *hit)
+{
+    if (!b->o.cold || hit->miss != MX_MISS_NEW_SESSION || n <= MX_KV_BLOCK)
+        return;
+    struct mx_cold_key first = mx_cold_chain(mx_cold_chain_start(scope), tokens, MX_KV_BLOCK);
+    switch (mx_cold_elsewhere(b->o.cold, MX_COLD_BLOCK, first)) {
+    case 'm': hit->miss = MX_MISS_MODEL_MISMATCH; break;
+    case 't': hit->miss = MX_MISS_TEMPLATE_MISMATCH; break;
+    case 'p': hit->miss = MX_MISS_POLICY_MISMATCH; break;
+    default: break;
+    }
 }
 
 void mx_bank_find(struct mx_bank *b, const char *scope, const char *session, const int32_t *tokens,
                   size_t n, struct mx_bank_hit *hit)
 {
     char key[MX_LABEL_BYTES];
-    struct mx_trash trash = {0};
     (void)session;
-    memset(hit, 0, sizeof *hit);
+    mx_copy_label(key, scope);
+    mx_bank_look_up(b, key, tokens, n, true, hit, NULL);
     if (n == 0)
         return;
-    mx_copy_label(key, scope);
+    size_t restored = hit->snapshot ? hit->snapshot->n : 0;
+    if (b->o.cold && restored + 1 < n)
+        hit->cold_tokens = mx_cold_find(b->o.cold, key, tokens, n, restored);
+    if (!hit->cold_tokens)
+        mx_bank_look_elsewhere(b, key, tokens, n, hit);
     pthread_mutex_lock(&b->lock);
-    look_up(b, key, tokens, n, hit, &trash);
+    count(b, hit);
     pthread_mutex_unlock(&b->lock);
-    mx_trash_burn(&trash);
-}
-
-void mx_bank_load(struct mx_bank *b, const char *scope, const char *session, const int32_t *tokens,
-                  size_t n, const atomic_bool *cancel, struct mx_bank_hit *hit)
-{
-    (void)cancel;
-    mx_bank_find(b, scope, session, tokens, n, hit);
 }

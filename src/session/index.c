@@ -238,6 +238,18 @@ void mx_index_remove(struct mx_index *x, struct mx_item *it)
     prune(x, node);
 }
 
+/* What goes on like it stands right behind it. */
+bool mx_index_extended(const struct mx_item *it)
+{
+    const struct mx_node *node = it->node;
+    size_t at = node->depth * MX_KV_BLOCK, len = it->n - at;
+    size_t next = upper(node, it->tokens + at, len);
+    if (next == node->n)
+        return false;
+    const struct branch *c = &node->branches[next];
+    return common_prefix(c->tokens, c->len, it->tokens + at, len) == len;
+}
+
 /* ---- Lookup ------------------------------------------------------------------------------- */
 
 /* Any item at or below what a branch leads to (I1). */

@@ -36,6 +36,8 @@ bool mx_index_add(struct mx_index *x, const char *scope, struct mx_item *it);
 void mx_index_remove(struct mx_index *x, struct mx_item *it);
 /* Frees what an empty index holds. */
 void mx_index_close(struct mx_index *x);
+/* Whether there is an item that starts with this one's tokens and goes on. */
+bool mx_index_extended(const struct mx_item *it);
 /* The scope that an item was added with. */
 const char *mx_index_scope(const struct mx_item *it);
 

@@ -1,5 +1,5 @@
 /* Session bank: budgets, steering and status. See bank.h. */
-#include "session/bank_int.h"
+#include "session/spill.h"
 
 #include <string.h>
 
@@ -25,8 +25,9 @@ void mx_bank_tick(struct mx_bank *b)
     mx_bank_expire(b, now, &trash);
     b->ceiling = mx_gauge_update(&b->gauge, now, mx_bank_held_bytes(b), b->o.budget);
     mx_bank_fit(b, b->ceiling, now, &b->stats.dropped_pressure, &trash);
+    mx_spill_idle(b, now, &trash);
     pthread_mutex_unlock(&b->lock);
-    mx_trash_burn(&trash);
+    mx_trash_burn(b, &trash);
 }
 
 void mx_bank_shrink(struct mx_bank *b, uint64_t bytes)
@@ -35,7 +36,7 @@ void mx_bank_shrink(struct mx_bank *b, uint64_t bytes)
     pthread_mutex_lock(&b->lock);
     mx_bank_fit(b, bytes, mx_bank_now(b), &b->stats.dropped_budget, &trash);
     pthread_mutex_unlock(&b->lock);
-    mx_trash_burn(&trash);
+    mx_trash_burn(b, &trash);
 }
 
 void mx_bank_set_budget(struct mx_bank *b, uint64_t bytes)
@@ -46,7 +47,7 @@ void mx_bank_set_budget(struct mx_bank *b, uint64_t bytes)
     b->ceiling = b->gauge.ceiling < bytes ? b->gauge.ceiling : bytes;
     mx_bank_fit(b, b->ceiling, mx_bank_now(b), &b->stats.dropped_budget, &trash);
     pthread_mutex_unlock(&b->lock);
-    mx_trash_burn(&trash);
+    mx_trash_burn(b, &trash);
 }
 
 uint64_t mx_bank_bytes(struct mx_bank *b)
@@ -63,7 +64,6 @@ int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold)
 {
     struct mx_trash trash = {0};
     uint64_t dropped = 0;
-    (void)cold;
     pthread_mutex_lock(&b->lock);
     const struct mx_session *s = session ? mx_bank_session(b, session) : NULL;
     for (struct mx_entry *e = b->oldest, *next; e; e = next) {
@@ -73,8 +73,9 @@ int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold)
     }
     b->stats.dropped_asked += dropped;
     pthread_mutex_unlock(&b->lock);
-    mx_trash_burn(&trash);
-    return (int)dropped;
+    mx_trash_burn(b, &trash);
+    int on_disk = cold && b->o.cold && !id ? mx_cold_drop(b->o.cold, session) : 0;
+    return on_disk > (int)dropped ? on_disk : (int)dropped;
 }
 
 int mx_bank_pin(struct mx_bank *b, const char *session, bool on)
@@ -106,7 +107,8 @@ void mx_bank_get_stats(struct mx_bank *b, struct mx_bank_stats *s)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void view(const struct mx_entry *e, uint64_t now, struct mx_bank_view *v)
+static void view(const struct mx_bank *b, const struct mx_entry *e, uint64_t now,
+                 struct mx_bank_view *v)
 {
     *v = (struct mx_bank_view){
         .id = e->id,
@@ -117,7 +119,7 @@ static void view(const struct mx_entry *e, uint64_t now, struct mx_bank_view *v)
         .tokens = e->item.n,
         .point = e->point,
         .pinned = e->session->pinned,
-        .on_disk = e->on_disk,
+        .on_disk = mx_cold_has(b->o.cold, MX_COLD_SNAPSHOT, e->key),
     };
     size_t n = strnlen(e->session->label, sizeof v->session - 1);
     memcpy(v->session, e->session->label, n);
@@ -131,7 +133,7 @@ size_t mx_bank_list(struct mx_bank *b, struct mx_bank_view *out, size_t most)
     size_t n = 0;
     for (const struct mx_entry *e = b->newest; e; e = e->older, n++)
         if (n < most)
-            view(e, now, &out[n]);
+            view(b, e, now, &out[n]);
     pthread_mutex_unlock(&b->lock);
     return n;
 }

@@ -1,8 +1,8 @@
 /* Geometric thinning of restore points. The rule and its guarantee are in thin.h. */
 #include "session/thin.h"
 
-/* Newest borders that are kept whatever the distance. */
-#define KEPT_BORDERS 2
+/* Newest borders and prompts that are kept whatever the distance. */
+#define KEPT_TURNS 2
 
 static bool is_fixed(struct mx_thin *points, size_t count, size_t i)
 {
@@ -14,7 +14,7 @@ static bool is_fixed(struct mx_thin *points, size_t count, size_t i)
         return false;
     for (size_t j = i + 1; j < count; j++)
         longer += points[j].point == p;
-    return longer < (p == MX_POINT_BORDER ? KEPT_BORDERS : 1);
+    return longer < (p == MX_POINT_BORDER || p == MX_POINT_PROMPT ? KEPT_TURNS : 1);
 }
 
 /* How far behind a kept point at distance a the next one may be. */

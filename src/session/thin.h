@@ -1,11 +1,11 @@
 /* Thinning: which restore points of a conversation to keep. Pure logic over token counts.
  *
  * The points of a conversation are prefixes of each other; the longest is its end. Kept whatever
- * the distance: the end, the longest SYSTEM point, the longest PROMPT, the longest ANSWER and the
- * two longest BORDERs. Going from the end towards the start, of the others those within
- * max(spacing, a) of the last kept one, which is `a` tokens before the end, are replaced by the
- * farthest of them (by the farthest that is no CHUNK, where that is in the farther half: edits
- * happen at messages).
+ * the distance: the end, the longest SYSTEM point, the longest ANSWER, the two longest PROMPTs (the
+ * turn before is often asked again or edited) and the two longest BORDERs. Going from the end
+ * towards the start, of the others those within max(spacing, a) of the last kept one, which is `a`
+ * tokens before the end, are replaced by the farthest of them (by the farthest that is no CHUNK,
+ * where that is in the farther half: edits happen at messages).
  *
  * Guarantee: where a gap between kept points is new, it is at most max(spacing, a) tokens, `a` the
  * distance of its nearer side from the end. So an edit at distance d before the end costs at most

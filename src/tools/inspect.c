@@ -6,6 +6,7 @@
 #include "format/checkpoint.h"
 #include "format/config.h"
 #include "runtime/draft_vocab.h"
+#include "runtime/kv_option.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -309,6 +310,21 @@ static void describe_loaded(struct mx_inspect *r, const struct mx_loader *l,
               "output");
 }
 
+static void describe_state(struct mx_inspect *r, const struct mx_geometry *g)
+{
+    for (int f = 0; f <= MX_KV_Q4; f++) {
+        struct mx_kv_layout kv = g->kv, mtp = g->mtp_kv;
+        kv.format = mtp.format = (enum mx_kv_format)f;
+        if (mx_kv_check(&kv, NULL) != MTPLX_OK || mx_kv_check(&mtp, NULL) != MTPLX_OK)
+            continue;
+        r->kv_token_bytes[f] = mx_kv_token_bytes(&kv);
+        if (g->has_mtp)
+            r->kv_token_bytes[f] += mx_kv_token_bytes(&mtp);
+    }
+    r->recurrent_bytes =
+        (uint64_t)g->gdn.layers * (uint64_t)mx_gdn_layer_floats(&g->gdn) * sizeof(float);
+}
+
 /* A run picks the tokens after loading the tokenizer, but how many they are is known without. */
 static void describe_draft(struct mx_inspect *r, const struct mx_family *family, const void *arch,
                            const struct mx_geometry *g)
@@ -339,6 +355,7 @@ static mtplx_status trial_load(struct mx_inspect *r, const struct mx_config *c,
     if (arch) {
         describe_loaded(r, &loader, &geometry);
         describe_draft(r, family, arch, &geometry);
+        describe_state(r, &geometry);
     } else {
         st = err->status;
     }

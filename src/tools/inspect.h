@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/error.h"
+#include "device/kv_format.h"
 #include "format/dtype.h"
 
 enum mx_verdict {
@@ -41,6 +42,9 @@ struct mx_inspect {
     const char *class_name;   /* architectures[0] of config.json */
     const char *model_type;
     int64_t layers, attention_layers, recurrent_layers;
+    /* What a sequence takes: KV cache of one token by enum mx_kv_format (0: the format does not fit
+     * the heads), MTP head included, and recurrent state. */
+    uint64_t kv_token_bytes[MX_KV_Q4 + 1], recurrent_bytes;
     int64_t hidden, intermediate, heads, kv_heads, head_dim, vocab, context;
 
     bool weights_read; /* the weight files could be opened; else the sizes below are 0 */

@@ -58,7 +58,8 @@ fi
 # ---- Server --------------------------------------------------------------------------------------
 
 MTPLX_API_KEY=api-suite-key
-export MTPLX_API_KEY
+MTPLX_SSD_SESSION_CACHE=off
+export MTPLX_API_KEY MTPLX_SSD_SESSION_CACHE
 "$mtplx" serve --model "$MTPLX_SRC/models/nano" --port 0 >"$work/out" 2>"$work/err" &
 server=$!
 

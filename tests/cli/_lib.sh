@@ -22,6 +22,7 @@ for name in $(env | sed -n 's/^\(MTPLX_[A-Z_]*\)=.*/\1/p'); do
 done
 unset NO_COLOR
 export MTPLX_STATE_DIR=off
+export MTPLX_SSD_SESSION_CACHE=off
 
 nano=models/nano
 golden=tests/golden

@@ -48,6 +48,10 @@ usage 'draft-vocab too large' '--draft-vocab takes full or' --draft-vocab 167772
 usage 'draft-vocab beyond 64 bits' '--draft-vocab takes' --draft-vocab 99999999999999999999 hi
 usage 'empty draft-vocab' '--draft-vocab needs a value' --draft-vocab= hi
 usage 'draft-requant of text' '--draft-requant takes keep, q4 or q8' --draft-requant q5 hi
+usage 'kv-quant of another width' '--kv-quant takes off, q8, q6 or q4' --kv-quant q5 hi
+usage 'kv-quant of text' '--kv-quant takes off' --kv-quant most hi
+usage 'kv-quant with a tail' '--kv-quant takes off' --kv-quant q8_1 hi
+usage 'kv-quant by its long name' '--paged-kv-quantization takes off' --paged-kv-quant q3 hi
 usage 'merge without an adapter' 'needs --mtp-adapter' --merge-mtp-adapter hi
 
 MTPLX_DEPTH=9
@@ -66,6 +70,11 @@ MTPLX_MTP=perhaps
 export MTPLX_MTP
 usage 'bad boolean word in the environment' 'MTPLX_MTP takes on or off' hi
 unset MTPLX_MTP
+MTPLX_PAGED_KV_QUANT=q7
+export MTPLX_PAGED_KV_QUANT
+usage 'kv-quant in the environment' 'MTPLX_PAGED_KV_QUANT takes off, q8, q6 or q4' hi
+unset MTPLX_PAGED_KV_QUANT
+
 MTPLX_MODEL=$work/from-environment
 export MTPLX_MODEL
 run ask hi

@@ -26,6 +26,12 @@ ask --depth auto --context-copy off Tell me a story.
 check 'greedy: copying or not gives the same text' test "$rc $out" = "0 $first"
 ask --no-mtp --context-copy on Tell me a story.
 check 'greedy: copying without MTP gives the same text' test "$rc $out" = "0 $first"
+for kv in q8 q6 q4; do
+    ask --kv-quant $kv --no-mtp Tell me a story.
+    plain=$out
+    ask --paged-kv-quant $kv --depth 4 Tell me a story.
+    check "greedy: $kv cache, with and without drafts" test "$rc $out" = "0 $plain"
+done
 ask --threads 1 --prefill-chunk 32 Tell me a story.
 check 'greedy: threads and chunks do not matter' test "$rc $out" = "0 $first"
 ask --device ref Tell me a story.

@@ -13,7 +13,8 @@ check '--help is the overview' succeeds 'Commands:'
 run help
 check 'help is the overview' succeeds 'Commands:'
 
-for command in ask serve stop inspect bench 'forge quantize'; do
+for command in ask serve stop inspect bench 'forge quantize' 'cache check' 'cache ls' 'cache gc' \
+    'cache clear'; do
     # shellcheck disable=SC2086 # two-word commands
     run help $command
     by_topic=$out

@@ -10,7 +10,7 @@ verdict() { # verdict NAME STATUS PART DIRECTORY
 
 verdict 'nano' 0 'verified' "$nano"
 for part in 'qwen3_5' '2 attention, 6 recurrent' '31.9 million parameters' 'BF16' 'MTP head' \
-    'raw, MTP raw' '8192 tokens' 'chat template'; do
+    'raw, MTP raw' '8192 tokens' 'chat template' '3.0 KiB a token, q8 1.6 KiB'; do
     check "nano: shows $part" has "$out" "$part"
 done
 check 'nano: nothing on standard error' test -z "$err"

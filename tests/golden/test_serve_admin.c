@@ -158,7 +158,7 @@ static void test_cancel_unknown(void **state)
     }
 }
 
-/* The sessions once there are `n`: a sequence is kept after its answer has been sent. */
+/* The sessions once there are `n`: a state is kept after its answer has been sent. */
 static json_t *sessions(int n)
 {
     json_t *s = get_json("/admin/sessions");
@@ -171,24 +171,82 @@ static json_t *sessions(int n)
     return s;
 }
 
-static void test_kept_sequences(void **state)
+#define COUNTING                                                                                   \
+    "\"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "  \
+    "sixteen seventeen eighteen nineteen twenty\""
+
+static void test_sessions(void **state)
 {
     (void)state;
     json_decref(post("/admin/cache/clear", ""));
-    json_decref(post("/v1/completions", "{\"prompt\":\"one two three four five six seven eight "
-                                        "nine ten eleven twelve thirteen fourteen fifteen sixteen "
-                                        "seventeen eighteen nineteen twenty\",\"max_tokens\":3}"));
-    json_t *s = sessions(1);
-    json_t *cache = get_json("/admin/cache");
-    assert_int_equal(int_at(cache, "entries"), 1);
-    assert_int_equal(int_at(cache, "tokens"), int_at(s, "sessions.0.tokens"));
-    char path[64];
-    snprintf(path, sizeof path, "/admin/sessions/%lld/clear", int_at(s, "sessions.0.id"));
-    json_decref(post(path, ""));
-    assert_int_equal(ask_status(rig.port, "POST", path, "", ""), 404);
     json_decref(sessions(0));
+    json_decref(
+        post("/v1/completions", "{\"prompt\":" COUNTING ",\"user\":\"erik\",\"max_tokens\":3}"));
+    json_decref(sessions(1));
+    json_decref(post("/v1/completions", "{\"prompt\":\"A river is\",\"max_tokens\":3}"));
+    json_t *s = sessions(2), *cache = get_json("/admin/cache");
+    assert_string_equal(text_at(s, "sessions.1.id"), "erik");
+    assert_int_equal(strncmp(text_at(s, "sessions.0.id"), "text-", 5), 0);
+    assert_int_equal(int_at(cache, "bank.entries"), int_at(s, "entries"));
+    assert_int_equal(int_at(cache, "bank.bytes"), int_at(s, "bytes"));
+    assert_true(int_at(s, "sessions.1.tokens") > 20);
+    assert_true(int_at(s, "sessions.1.bytes") > 0);
+    assert_non_null(at(s, "sessions.1.entries.0.point"));
+    assert_string_equal(text_at(cache, "ssd.mode"), "off");
     json_decref(s);
     json_decref(cache);
+
+    json_t *v = post("/admin/sessions/erik/pin", "");
+    assert_true(int_at(v, "entries") > 0);
+    json_decref(v);
+    s = sessions(2);
+    assert_true(json_is_true(at(s, "sessions.1.pinned")) ||
+                json_is_true(at(s, "sessions.0.pinned")));
+    json_decref(s);
+    json_decref(post("/admin/sessions/erik/unpin", ""));
+    assert_int_equal(ask_status(rig.port, "POST", "/admin/sessions/olga/pin", "", ""), 404);
+
+    /* One entry by its number, then the rest by the session's name. */
+    char path[64];
+    s = sessions(2);
+    snprintf(path, sizeof path, "/admin/sessions/%lld", int_at(s, "sessions.0.entries.0.id"));
+    assert_int_equal(ask_status(rig.port, "DELETE", path, "", ""), 200);
+    assert_int_equal(ask_status(rig.port, "DELETE", path, "", ""), 404);
+    json_decref(s);
+    assert_int_equal(ask_status(rig.port, "DELETE", "/admin/sessions/erik", "", ""), 200);
+    assert_int_equal(ask_status(rig.port, "DELETE", "/admin/sessions/erik", "", ""), 404);
+    assert_int_equal(ask_status(rig.port, "DELETE", "/admin/sessions?cold=true", "", ""), 200);
+    json_decref(sessions(0));
+}
+
+static void test_told_in_answers(void **state)
+{
+    (void)state;
+    const char *body = "{\"prompt\":" COUNTING ",\"max_tokens\":3}";
+    json_decref(post("/v1/completions", body));
+    json_decref(sessions(1));
+    json_t *v = post("/v1/completions", body);
+    long long n = int_at(v, "usage.prompt_tokens");
+    assert_int_equal(int_at(v, "usage.prompt_tokens_details.cached_tokens"), n - 1);
+    assert_int_equal(int_at(v, "mtplx_stats.cached_tokens"), n - 1);
+    assert_int_equal(int_at(v, "mtplx_stats.new_prefill_tokens"), 1);
+    assert_string_equal(text_at(v, "mtplx_stats.cache_miss_reason"), "none");
+    assert_string_equal(text_at(v, "mtplx_stats.cache_restored"), "exact");
+    assert_true(json_is_false(at(v, "mtplx_stats.cache_from_disk")));
+    assert_null(at(v, "mtplx_stats.cycles"));
+    json_decref(v);
+    v = rig_stream(&rig, "/v1/chat/completions",
+                   "{\"stream\":true,\"max_tokens\":2,\"messages\":[{\"role\":\"user\","
+                   "\"content\":\"Hi\"}]}");
+    size_t last = json_array_size(v) - 2; /* before [DONE] */
+    assert_string_equal(text_at(json_array_get(v, last), "mtplx_stats.cache_miss_reason"),
+                        "new_session");
+    assert_string_equal(text_at(json_array_get(v, last), "choices.0.finish_reason"), "length");
+    json_decref(v);
+    struct reply r = ask(rig.port, "GET", "/metrics", "", "");
+    assert_non_null(strstr(r.body, "\nmtplx_session_bank_hits_total "));
+    assert_non_null(strstr(r.body, "\nmtplx_session_bank_lookups_total{reason=\"new_session\"} "));
+    free(r.body);
 }
 
 /* ---- Tokens ------------------------------------------------------------------------------- */
@@ -322,7 +380,8 @@ int main(void)
         cmocka_unit_test(test_snapshot_and_capabilities),
         cmocka_unit_test(test_settings),
         cmocka_unit_test(test_cancel_unknown),
-        cmocka_unit_test(test_kept_sequences),
+        cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_told_in_answers),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_tokens_refused),
         cmocka_unit_test(test_stream_is_bounded),

@@ -56,7 +56,8 @@ static void test_whole(void **state)
     assert_int_equal(int_at(v, "usage.input_tokens") + int_at(v, "usage.cache_read_input_tokens"),
                      20);
     assert_int_equal(int_at(v, "usage.output_tokens"), 11);
-    assert_null(at(v, "mtplx_stats"));
+    assert_non_null(at(v, "mtplx_stats.cache_miss_reason"));
+    assert_null(at(v, "mtplx_stats.acceptance_by_depth"));
     json_decref(v);
     v = message(BASE "\"mtplx_stats\":true," FACT "}");
     assert_non_null(at(v, "mtplx_stats.acceptance_by_depth"));

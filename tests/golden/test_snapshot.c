@@ -3,9 +3,11 @@
 #include "golden.h"
 
 #include "runtime/forward.h"
+#include "runtime/generate.h"
 #include "runtime/snapshot.h"
 
 #include <jansson.h>
+#include <pthread.h>
 #include <unistd.h>
 
 enum { MOST = 700, VOCAB = 320, STEPS = 3, NEW_TOKENS = 24 };
@@ -177,9 +179,9 @@ static void test_restore(void **state)
 {
     (void)state;
     static const size_t lengths[] = {1, 2, 6, 63, 64, 65, 128, 200};
-    for (int d = 0; d < 2; d++) {
+    for (int d = SLOW_BUILD; d < 2; d++) {
         mtplx_model *m = open_tiny(devices[d], 0);
-        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i += SLOW_BUILD ? 3 : 1) {
             size_t n = lengths[i];
             mtplx_seq *s = new_seq(m);
             feed_to(s, n, i % 2 ? 3 : MOST); /* short passes leave a lag */
@@ -253,7 +255,7 @@ static void test_while_drafting(void **state)
 {
     (void)state;
     mtplx_model *m = open_tiny("cpu", 0);
-    for (size_t n = 58; n < 68; n++) {
+    for (size_t n = 58; n < 68; n += SLOW_BUILD ? 3 : 1) {
         mtplx_seq *s = cold(m, n);
         struct probe want = probe(s);
         mtplx_row rows[4];
@@ -321,7 +323,7 @@ static void test_captures(void **state)
         size_t step;
     } cases[] = {{"cpu", 256, MOST}, {"cpu", 64, MOST}, {"cpu", 32, 3},
                  {"cpu", 256, 1},    {"ref", 64, MOST}, {"cpu", 48, 6}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += SLOW_BUILD ? 2 : 1) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += SLOW_BUILD ? 5 : 1) {
         mtplx_model *m = open_tiny(cases[i].device, cases[i].max_rows);
         check_captures(m, cases[i].step);
         close_model(m);
@@ -353,7 +355,8 @@ static void test_ragged_captures(void **state)
         assert_int_equal(count, counts[i]);
         mtplx_seq_free(seqs[i]);
         for (size_t k = 0; k < count; k++) {
-            check_snapshot(got[k], before[i] + 1 + k * (1 + (size_t)i * 4), "ragged");
+            if (!SLOW_BUILD || k % 8 == 0)
+                check_snapshot(got[k], before[i] + 1 + k * (1 + (size_t)i * 4), "ragged");
             mtplx_snapshot_free(got[k]);
         }
     }
@@ -426,7 +429,7 @@ static void test_forks_diverge(void **state)
 {
     (void)state;
     mtplx_model *m = open_tiny("cpu", 0);
-    for (size_t n = 60; n <= 68; n++) {
+    for (size_t n = 60; n <= 68; n += SLOW_BUILD ? 4 : 1) {
         mtplx_seq *a = cold(m, n), *want = cold(m, n), *other = cold(m, n);
         mtplx_seq *b = mtplx_seq_fork(a, NULL), *c = mtplx_seq_fork(b, NULL);
         feed(a, ids + n, 20);
@@ -461,6 +464,8 @@ static void test_sharing(void **state)
     assert_int_equal(used_bytes(m->kv_pool), one);
     for (int i = 0; i < 5; i++)
         feed(forks[i], ids + i, 20);
+    for (int i = 0; i < 5; i++)
+        assert_true(mx_seq_bytes(forks[i]) <= mx_seq_bytes_for(m, 2020));
     assert_int_equal(used_bytes(m->kv_pool), one + 5 * block); /* the last block of each */
     mtplx_snapshot *p = snap(s);
     assert_true(mtplx_snapshot_bytes(p) >= mx_snapshot_own_bytes(p) + one);
@@ -579,15 +584,14 @@ static void test_cut(void **state)
         mtplx_snapshot *p = snap(s);
         assert_null(mx_snapshot_cut(p, 0));
         assert_null(mx_snapshot_cut(p, 140));
-        for (size_t n = 1; n < 140; n += n < 60 || (n > 66 && n < 133) ? 13 : 1)
+        for (size_t n = 1; n < 140; n += SLOW_BUILD || n < 60 || (n > 66 && n < 133) ? 13 : 1)
             check_cut(p, n);
         feed(s, ids + 300, 70);
         check_cut(p, 139);
         mtplx_snapshot_free(p);
         mtplx_seq_free(s);
     }
-    check_captures(m, MOST);
-    check_captures(m, 5);
+    check_captures(m, SLOW_BUILD ? 5 : MOST);
     int32_t far[3] = {50, 50, 50};
     mtplx_seq *s = cold(m, 10);
     mtplx_row row = {.seq = s, .token = 1, .position = far};
@@ -666,7 +670,7 @@ static void test_no_memory(void **state)
     mtplx_seq *s = cold(m, 100);
     struct probe want = probe(s);
     mtplx_seq_free(cold(m, 250)); /* buffers of the model exist */
-    for (int pieces = 0; pieces < 9; pieces++)
+    for (int pieces = 0; pieces < 9; pieces += SLOW_BUILD ? 4 : 1)
         check_scarce_pass(m, s, &want, pieces);
     mtplx_snapshot *p = snap(s);
     for (int pieces = 0; pieces < 2; pieces++) { /* slab and lag */
@@ -714,6 +718,56 @@ static void test_scarce_captures(void **state)
     close_model(m);
 }
 
+/* ---- Threads ------------------------------------------------------------------------------ */
+
+/* Restores, forks and drops on a thread of its own, beside the owner's passes. */
+static void *restorer(void *arg)
+{
+    mtplx_snapshot *p = arg;
+    for (int i = 0; i < 40; i++) {
+        mtplx_seq *s = mx_snapshot_restore(p, NULL);
+        mtplx_seq *f = s ? mtplx_seq_fork(s, NULL) : NULL;
+        mtplx_row row = {.seq = f, .token = ids[i]};
+        if (!f || mtplx_forward(p->model, &row, 1, MTPLX_COMMIT, false, NULL, NULL) != MTPLX_OK)
+            return p;
+        mtplx_seq_free(s);
+        mtplx_model_lock(p->model);
+        mtplx_snapshot *q = mx_snapshot_take_over(f, NULL);
+        mtplx_model_unlock(p->model);
+        if (!q)
+            return p;
+        mx_snapshot_unref(q);
+    }
+    mx_snapshot_unref(p);
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    pthread_t threads[2];
+    mtplx_model *m = open_tiny("cpu", 32);
+    mtplx_seq *s = cold(m, 100);
+    mtplx_snapshot *p = snap(s);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, restorer, mx_snapshot_ref(p)), 0);
+    for (size_t n = 101; n < 180; n++) {
+        mtplx_snapshot *own = mtplx_seq_snapshot(s, NULL);
+        mx_seq_want_capture(s, n);
+        feed_to(s, n, 1);
+        mtplx_snapshot_free(own);
+    }
+    for (int i = 0; i < 2; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    mtplx_seq_free(s);
+    check_snapshot(p, 100, "beside other threads");
+    mtplx_snapshot_free(p);
+    close_model(m);
+}
+
 /* ---- Answers ------------------------------------------------------------------------------ */
 
 struct answer {
@@ -722,12 +776,14 @@ struct answer {
     mtplx_gen_stats stats;
 };
 
-static struct answer generate(mtplx_seq *s, size_t prompt, const mtplx_gen_options *o)
+/* Reads what the sequence lacks of `prompt` and answers. */
+static struct answer generate(mtplx_seq *s, const int32_t *prompt, size_t n,
+                              const mtplx_gen_options *o)
 {
     struct answer a;
     mtplx_error err = {0};
     size_t at = mtplx_seq_length(s);
-    mtplx_gen *g = mtplx_gen_new(s, ids + at, prompt - at, o, &err);
+    mtplx_gen *g = mtplx_gen_new(s, prompt + at, n - at, o, &err);
     if (!g)
         fail_msg("%s", err.message);
     while (mtplx_gen_finish(g) == MTPLX_FINISH_NONE)
@@ -747,31 +803,49 @@ static void check_answers(const struct answer *a, const struct answer *b)
     assert_memory_equal(a->stats.accepted, b->stats.accepted, sizeof a->stats.accepted);
 }
 
+/* Greedy and sampled, at every depth, with penalties and copied drafts. */
+static mtplx_gen_options request(int i)
+{
+    mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .depth = i % 5, .ignore_stop = true};
+    o.sampling = (mtplx_sampling){.temperature = i % 2 ? 0.9 : 0,
+                                  .repetition_penalty = i % 3 == 2 ? 1.1 : 1,
+                                  .seed = (uint64_t)i};
+    o.context_copy = i % 4 == 3;
+    return o;
+}
+
+/* The same answer cold, with captures, and from each of them; returns the cold one's sequence. */
+static mtplx_seq *check_request(mtplx_model *m, const int32_t *prompt, size_t n, int i)
+{
+    mtplx_gen_options o = request(i);
+    mtplx_snapshot *got[MX_MAX_CAPTURES];
+    mtplx_seq *s = new_seq(m), *t = new_seq(m);
+    struct answer plain = generate(s, prompt, n, &o);
+    mx_seq_want_capture(t, n / 3);
+    mx_seq_want_capture(t, n / 2 + (size_t)i % 8);
+    mx_seq_want_capture(t, n - 1);
+    struct answer captured = generate(t, prompt, n, &o);
+    check_answers(&plain, &captured);
+    assert_int_equal(take_all(t, got), 3);
+    mtplx_seq_free(t);
+    for (int k = 0; k < 3; k++) {
+        t = restore(got[k]);
+        mtplx_snapshot_free(got[k]);
+        struct answer again = generate(t, prompt, n, &o);
+        check_answers(&plain, &again);
+        mtplx_seq_free(t);
+    }
+    return s;
+}
+
 static void test_answers(void **state)
 {
     (void)state;
     enum { PROMPT = 210 };
     mtplx_model *m = open_tiny("cpu", 128);
-    for (int i = 0; i < 12; i++) {
-        mtplx_gen_options o = {.max_tokens = NEW_TOKENS, .depth = i % 5, .ignore_stop = true};
-        o.sampling = (mtplx_sampling){.temperature = i % 2 ? 0.9 : 0, .seed = (uint64_t)i};
-        mtplx_snapshot *got[MX_MAX_CAPTURES];
-        mtplx_seq *s = new_seq(m), *t = new_seq(m);
-        struct answer plain = generate(s, PROMPT, &o);
-        mx_seq_want_capture(t, 64);
-        mx_seq_want_capture(t, 131 + (size_t)i);
-        mx_seq_want_capture(t, PROMPT - 1);
-        struct answer captured = generate(t, PROMPT, &o);
-        check_answers(&plain, &captured);
-        mtplx_snapshot *end = snap(t);
-        assert_int_equal(take_all(t, got), 3);
-        for (int k = 0; k < 3; k++) {
-            mtplx_seq *r = restore(got[k]);
-            struct answer again = generate(r, PROMPT, &o);
-            check_answers(&plain, &again);
-            mtplx_seq_free(r);
-            mtplx_snapshot_free(got[k]);
-        }
+    for (int i = 0; i < 20; i += SLOW_BUILD ? 6 : 1) {
+        mtplx_seq *s = check_request(m, ids, PROMPT, i);
+        mtplx_snapshot *end = snap(s);
         mtplx_seq *r = restore(end); /* the next turn */
         feed(r, ids + 500, 30);
         feed(s, ids + 500, 30);
@@ -783,8 +857,30 @@ static void test_answers(void **state)
         mtplx_snapshot_free(end);
         mtplx_seq_free(r);
         mtplx_seq_free(s);
-        mtplx_seq_free(t);
     }
+    close_model(m);
+}
+
+/* A trained model, whose drafts are accepted. */
+static void test_trained(void **state)
+{
+    (void)state;
+    static const char messages[] =
+        "[{\"role\":\"system\",\"content\":\"You are a patient assistant who counts things, tells "
+        "short stories about foxes and writes small programs when somebody asks for one.\"},"
+        "{\"role\":\"user\",\"content\":\"Count from 1 to 20, then tell me a story.\"}]";
+    mtplx_load_options o = {.threads = 2, .max_rows = 32};
+    mtplx_model *m = load_or_fail(src_path("models/nano"), &o);
+    size_t len, n;
+    char *text =
+        mtplx_chat_render(m, messages, NULL, "{\"enable_thinking\":false}", true, &len, NULL);
+    assert_non_null(text);
+    int32_t *prompt = mtplx_encode(m, text, len, false, &n, NULL);
+    assert_true(prompt && n > 40);
+    for (int i = 0; i < 20; i += SLOW_BUILD ? 6 : 3)
+        mtplx_seq_free(check_request(m, prompt, n, i));
+    mtplx_free(prompt);
+    mtplx_free(text);
     close_model(m);
 }
 
@@ -798,6 +894,7 @@ int main(void)
         cmocka_unit_test(test_forks_diverge),    cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_answers),          cmocka_unit_test(test_cut),
         cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_scarce_captures),
+        cmocka_unit_test(test_trained),          cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

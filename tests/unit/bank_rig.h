@@ -52,7 +52,7 @@ static inline void rig_open(struct rig *r, struct mx_bank_options o, bool recurr
     struct mx_geometry *g = &r->model.geometry;
     g->hidden = 4;
     g->has_mtp = true;
-    g->kv = g->mtp_kv = (struct mx_kv_layout){MX_F32, BLOCK, 2, 1, 2};
+    g->kv = g->mtp_kv = (struct mx_kv_layout){MX_KV_F32, BLOCK, 2, 1, 2};
     g->mtp_kv.layers = 1;
     if (recurrent)
         g->gdn = (struct mx_gdn_layout){.layers = 1,

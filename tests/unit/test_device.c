@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "base/threads.h"
 #include "device/device.h"
+#include "device/kv_format.h"
 #include "format/mlxq.h"
 
 #include <math.h>
@@ -594,6 +595,7 @@ static const struct attn_case attn_cases[] = {
     {4, 2, 128, 16, 16, true, true},  {2, 2, 24, 12, 5, true, false},
     {8, 1, 64, 16, 64, false, true},  {6, 2, 37, 7, 7, true, true},
     {3, 3, 16, 0, 32, false, false},  {16, 1, 80, 20, 48, true, true},
+    {4, 2, 32, 16, 64, true, false},  {6, 2, 96, 24, 10, true, true},
     {1, 1, 256, 32, 128, true, true},
 };
 
@@ -614,9 +616,12 @@ static int64_t q_width(const struct attn_case *c)
     return (int64_t)c->heads * c->dim * (c->gated ? 2 : 1);
 }
 
+/* Cases run once in every format; 0 (F32) stands for the device's own. */
+static enum mx_kv_format kv_format;
+
 static struct mx_kv_layout kv_layout(const struct attn_case *c)
 {
-    return (struct mx_kv_layout){.dtype = dev->kv_dtype,
+    return (struct mx_kv_layout){.format = kv_format ? kv_format : dev->kv_format,
                                  .block_tokens = c->block_tokens,
                                  .layers = LAYERS,
                                  .kv_heads = c->kv_heads,
@@ -776,12 +781,41 @@ static void attn_step(struct mx_device *d, const struct attn_case *c, const stru
     free(segs);
 }
 
-static double cached(const struct attn_case *c, const struct attn_seq *s, int which, int head,
-                     int64_t pos, int i)
+#define MAX_DIM 256
+
+/* The entry of one position on layer 1 as it is read back. */
+static void cached(const struct attn_case *c, const struct attn_seq *s, int which, int head,
+                   int64_t pos, float x[MAX_DIM])
 {
-    int64_t plane = (2 + which) * c->kv_heads + head; /* layer 1 */
-    int64_t at = (plane * c->block_tokens + pos % c->block_tokens) * c->dim + i;
-    return (double)get(dev->kv_dtype, s->blocks[pos / c->block_tokens], at);
+    struct mx_kv_layout l = kv_layout(c);
+    int64_t plane = (2 + which) * c->kv_heads + head;
+    size_t at = (size_t)(plane * c->block_tokens + pos % c->block_tokens) * mx_kv_entry_bytes(&l);
+    mx_kv_unpack(l.format, (char *)s->blocks[pos / c->block_tokens] + at, c->dim, x);
+}
+
+/* How far an entry may be from what was stored: half a step of its group, a whole one where the
+ * fit of scale and low may give up the ends, and a little for the float16 scales. */
+static double kv_tolerance(const struct attn_case *c, const double *x, int i)
+{
+    enum mx_kv_format f = kv_layout(c).format;
+    if (mx_kv_code_bits(f) == 0)
+        return f == MX_KV_F32 ? 2e-6 * (1 + fabs(x[i])) : 6e-4 * fabs(x[i]) + 1e-5;
+    double low = INFINITY, high = -INFINITY;
+    for (int j = i / MX_KV_GROUP * MX_KV_GROUP, n = 0; n < MX_KV_GROUP; n++, j++) {
+        low = fmin(low, x[j]);
+        high = fmax(high, x[j]);
+    }
+    double span = f == MX_KV_Q8 ? fmax(fabs(low), fabs(high)) : high - low;
+    return span * (1.0 / ((1 << mx_kv_code_bits(f)) - 2) + 1e-3);
+}
+
+static void check_cached(const struct attn_case *c, const struct attn_seq *s, int which, int head,
+                         int64_t pos, const double *want)
+{
+    float got[MAX_DIM];
+    cached(c, s, which, head, pos, got);
+    for (int i = 0; i < c->dim; i++)
+        assert_close((double)got[i], want[i], kv_tolerance(c, want, i), which ? "v" : "k");
 }
 
 /* Norm and rotation of a head in double; out[dim]. */
@@ -805,7 +839,7 @@ static void naive_head(const struct attn_case *c, const struct attn_params *p, c
 static void check_qkv(const struct attn_case *c, const struct attn_params *p,
                       const struct attn_seq *s)
 {
-    double want[512] = {0}, rel = dev->kv_dtype == MX_F32 ? 2e-6 : 6e-4;
+    double want[MAX_DIM] = {0};
     int stride = c->dim * (c->gated ? 2 : 1);
     for (int64_t r = 0; r < SEQ_ROWS; r++) {
         for (int h = 0; h < c->heads; h++) {
@@ -819,11 +853,10 @@ static void check_qkv(const struct attn_case *c, const struct attn_params *p,
         for (int h = 0; h < c->kv_heads; h++) {
             int64_t at = (r * c->kv_heads + h) * c->dim;
             naive_head(c, p, s->k + at, p->k_norm, s->positions + 3 * r, want);
-            for (int i = 0; i < c->dim; i++) {
-                double v = (double)s->v[at + i];
-                assert_close(cached(c, s, 0, h, r, i), want[i], rel * (1 + fabs(want[i])), "k");
-                assert_close(cached(c, s, 1, h, r, i), v, rel * fabs(v) + 3e-8, "v");
-            }
+            check_cached(c, s, 0, h, r, want);
+            for (int i = 0; i < c->dim; i++)
+                want[i] = (double)s->v[at + i];
+            check_cached(c, s, 1, h, r, want);
         }
     }
 }
@@ -834,20 +867,25 @@ static void check_attention_head(const struct attn_case *c, const struct attn_se
 {
     int kv_head = h / (c->heads / c->kv_heads);
     const float *q = s->q + r * q_width(c) + (int64_t)h * c->dim * (c->gated ? 2 : 1);
-    double p[SEQ_ROWS], top = -INFINITY, total = 0;
+    double p[SEQ_ROWS], sums[MAX_DIM] = {0}, top = -INFINITY, total = 0;
+    float entry[MAX_DIM];
     for (int64_t j = 0; j <= r; j++) {
         p[j] = 0;
+        cached(c, s, 0, kv_head, j, entry);
         for (int i = 0; i < c->dim; i++)
-            p[j] += (double)q[i] * cached(c, s, 0, kv_head, j, i);
+            p[j] += (double)q[i] * (double)entry[i];
         p[j] /= sqrt((double)c->dim);
         top = p[j] > top ? p[j] : top;
     }
     for (int64_t j = 0; j <= r; j++)
         total += p[j] = exp(p[j] - top);
+    for (int64_t j = 0; j <= r; j++) {
+        cached(c, s, 1, kv_head, j, entry);
+        for (int i = 0; i < c->dim; i++)
+            sums[i] += p[j] / total * (double)entry[i];
+    }
     for (int i = 0; i < c->dim; i++) {
-        double sum = 0;
-        for (int64_t j = 0; j <= r; j++)
-            sum += p[j] / total * cached(c, s, 1, kv_head, j, i);
+        double sum = sums[i];
         if (c->gated)
             sum *= sigmoid((double)q[c->dim + i]);
         assert_close((double)s->y[(r * c->heads + h) * c->dim + i], sum, 2e-5, "attention");
@@ -912,8 +950,22 @@ static void check_attn_case(const struct attn_case *c)
 static void test_attention(void **state)
 {
     (void)state;
+    kv_format = MX_KV_F32; /* a failed test may have left another */
     for (size_t i = 0; i < sizeof attn_cases / sizeof *attn_cases; i++)
         check_attn_case(&attn_cases[i]);
+}
+
+static void test_quantised_attention(void **state)
+{
+    static const enum mx_kv_format formats[] = {MX_KV_Q8, MX_KV_Q6, MX_KV_Q4};
+    (void)state;
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
+        kv_format = formats[f];
+        for (size_t i = 0; i < sizeof attn_cases / sizeof *attn_cases; i++)
+            if (attn_cases[i].dim % MX_KV_GROUP == 0)
+                check_attn_case(&attn_cases[i]);
+    }
+    kv_format = MX_KV_F32;
 }
 
 /* ---- Gated DeltaNet ----------------------------------------------------------------------- */
@@ -1418,6 +1470,7 @@ int main(void)
         cmocka_unit_test(test_swiglu_extremes),
         cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_quantised_attention),
         cmocka_unit_test(test_gated_delta),
         cmocka_unit_test(test_commit),
         cmocka_unit_test(test_captures),

@@ -1,18 +1,26 @@
-/* The engine under many threads: submitting, cancelling, looking, changing settings, clearing.
+/* The engine under many threads: submitting, cancelling, looking, changing settings, clearing,
+ * prompts that begin alike, prompts read ahead, states read from disk.
  * Every job ends once, and what was not cancelled has the tokens of a job alone. Meant for the
  * build with the thread sanitizer; small enough for it. */
 #include "engine_rig.h"
 
 #include "base/clock.h"
+#include "session/cold_state.h"
 
+#include <ftw.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { CLIENTS = 4, ROUNDS = 8, PROMPT = 24, TOKENS = 12 };
+enum { CLIENTS = 4, ROUNDS = 8, PROMPT = 24, TOKENS = 12, SHARED = 320 };
 
 static mtplx_model *model;
 static struct mx_engine *engine;
-static int32_t prompts[ROUNDS][PROMPT], wants[ROUNDS][RIG_TOKENS];
-static size_t n_wants[ROUNDS];
+/* Short ones, and ones with the same SHARED tokens before them. */
+struct round {
+    int32_t prompt[SHARED + PROMPT], want[RIG_TOKENS];
+    size_t n, n_want;
+};
+static struct round shorts[ROUNDS], longs[ROUNDS], *rounds;
 static atomic_bool over;
 static atomic_int finished, cancelled, failures;
 
@@ -30,8 +38,8 @@ static void one_job(int round, uint32_t *s)
     if (!p)
         return;
     rig_probe(p, 1 + round % 2);
-    struct mx_job_options o = {.prompt = prompts[round],
-                               .n_prompt = PROMPT,
+    struct mx_job_options o = {.prompt = rounds[round].prompt,
+                               .n_prompt = rounds[round].n,
                                .gen = options(),
                                .owner = owner,
                                .choices = p->choices,
@@ -47,9 +55,9 @@ static void one_job(int round, uint32_t *s)
     for (int i = 0; id && i < p->choices; i++) {
         const struct rig_choice *c = &p->choice[i];
         bool stopped = c->result.end == MX_END_CANCELLED || c->result.end == MX_END_SHUTDOWN;
-        size_t n = stopped ? c->n : n_wants[round];
+        size_t n = stopped ? c->n : rounds[round].n_want;
         if (c->dones != 1 || p->wrong || c->n != n ||
-            memcmp(c->ids, wants[round], n * sizeof *c->ids))
+            memcmp(c->ids, rounds[round].want, n * sizeof *c->ids))
             atomic_fetch_add(&failures, 1);
         atomic_fetch_add(stopped ? &cancelled : &finished, 1);
     }
@@ -60,8 +68,38 @@ static void one_job(int round, uint32_t *s)
 static void *client(void *arg)
 {
     uint32_t s = (uint32_t)(uintptr_t)arg + 1;
-    for (int i = 0; i < 6 * ROUNDS; i++)
+    for (int i = 0; i < (rounds == shorts ? 6 * ROUNDS : ROUNDS / 2); i++)
         one_job((int)(rig_noise(&s) % ROUNDS), &s);
+    return NULL;
+}
+
+/* Reads ahead what the clients ask for, while they do. */
+static void *predictor(void *arg)
+{
+    uint32_t s = 7;
+    (void)arg;
+    while (!atomic_load(&over)) {
+        struct rig_probe *p = malloc(sizeof *p);
+        if (!p)
+            break;
+        rig_probe(p, 1);
+        struct round *r = &rounds[rig_noise(&s) % ROUNDS];
+        struct mx_job_options o = {.kind = MX_JOB_WARM,
+                                   .prompt = r->prompt,
+                                   .n_prompt = r->n,
+                                   .session = rig_noise(&s) % 2 ? "a" : "b",
+                                   .sink = &rig_sink,
+                                   .arg = p};
+        uint64_t id = mx_engine_submit(engine, &o, NULL);
+        usleep(1000);
+        pthread_mutex_lock(&p->lock);
+        while (id && p->open)
+            pthread_cond_wait(&p->changed, &p->lock);
+        if (id && (p->choice[0].dones != 1 || p->choice[0].n))
+            atomic_fetch_add(&failures, 1);
+        pthread_mutex_unlock(&p->lock);
+        free(p);
+    }
     return NULL;
 }
 
@@ -69,6 +107,7 @@ static void *observer(void *arg)
 {
     struct mx_engine_snapshot *s = malloc(sizeof *s);
     struct mx_engine_settings set;
+    struct mx_bank_stats bank;
     (void)arg;
     for (uint32_t i = 0; s && !atomic_load(&over); i++) {
         mx_engine_get_snapshot(engine, s);
@@ -78,7 +117,8 @@ static void *observer(void *arg)
         if (mx_engine_set_settings(engine, &set, NULL) != MTPLX_OK || s->memory_limit == 0)
             atomic_fetch_add(&failures, 1);
         if (i % 8 == 0)
-            mx_engine_clear_reuse(engine);
+            mx_bank_drop(mx_engine_bank(engine), NULL, 0, false);
+        mx_bank_get_stats(mx_engine_bank(engine), &bank);
         mx_engine_retry_after(engine);
         usleep(2000);
     }
@@ -98,20 +138,30 @@ static void load(void)
         fail_msg("%s", err.message);
     mtplx_gen_options o = options();
     for (uint32_t i = 0; i < ROUNDS; i++) {
-        rig_prompt(model, i, prompts[i], PROMPT);
-        n_wants[i] = rig_alone(model, prompts[i], PROMPT, &o, wants[i]);
+        struct round *r = &shorts[i], *l = &longs[i];
+        rig_prompt(model, i, r->prompt, r->n = PROMPT);
+        r->n_want = rig_alone(model, r->prompt, r->n, &o, r->want);
+        rig_prompt(model, 100, l->prompt, SHARED);
+        memcpy(l->prompt + SHARED, r->prompt, sizeof *r->prompt * PROMPT);
+        l->n = SHARED + PROMPT;
+        l->n_want = rig_alone(model, l->prompt, l->n, &o, l->want);
     }
 }
 
-static void run(bool freed_early)
+static void run(struct round *which, struct mx_cold *cold, bool freed_early)
 {
-    pthread_t threads[CLIENTS], watch;
-    engine = rig_engine(&(struct mx_engine_options){
-        .model = model, .mode = MX_ENGINE_MTP_BATCH, .max_active = 3, .max_queue = 100});
+    pthread_t threads[CLIENTS], watch, ahead;
+    rounds = which;
+    engine = rig_engine(&(struct mx_engine_options){.model = model,
+                                                    .mode = MX_ENGINE_MTP_BATCH,
+                                                    .max_active = 3,
+                                                    .max_queue = 100,
+                                                    .bank.cold = cold});
     atomic_store(&over, false);
     for (uintptr_t i = 0; i < CLIENTS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, client, (void *)i), 0);
     assert_int_equal(pthread_create(&watch, NULL, observer, NULL), 0);
+    assert_int_equal(pthread_create(&ahead, NULL, predictor, NULL), 0);
     if (freed_early) {
         usleep(20000);
         mx_engine_drain(engine, 1000000);
@@ -120,6 +170,7 @@ static void run(bool freed_early)
         pthread_join(threads[i], NULL);
     atomic_store(&over, true);
     pthread_join(watch, NULL);
+    pthread_join(ahead, NULL);
     mx_engine_free(engine);
     assert_int_equal(atomic_load(&failures), 0);
 }
@@ -127,14 +178,37 @@ static void run(bool freed_early)
 static void test_many_threads(void **state)
 {
     (void)state;
-    run(false);
+    run(shorts, NULL, false);
     assert_true(atomic_load(&finished) > 0);
 }
 
 static void test_drain_meanwhile(void **state)
 {
     (void)state;
-    run(true);
+    run(shorts, NULL, true);
+}
+
+static int remove_one(const char *path, const struct stat *sb, int type, struct FTW *f)
+{
+    (void)sb, (void)type, (void)f;
+    return remove(path);
+}
+
+/* Twice over one directory: the second time the disk has it. */
+static void test_shared_prompts(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/mtplx-thread-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct mx_cold_options o = {.dir = dir, .mode = MX_COLD_ON, .floor_bytes = 1, .min_tokens = 64};
+    mx_cold_identify(model, &o.identity);
+    for (int i = 0; i < 2; i++) {
+        struct mx_cold *c = mx_cold_open(&o, NULL);
+        assert_non_null(c);
+        run(longs, c, false);
+        mx_cold_close(c, 10000000000);
+    }
+    nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)
@@ -142,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_drain_meanwhile),
+        cmocka_unit_test(test_shared_prompts),
     };
     load();
     int rc = cmocka_run_group_tests(tests, NULL, NULL);

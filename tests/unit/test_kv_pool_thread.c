@@ -14,7 +14,7 @@
 enum { THREADS = 4, ROUNDS = 2000, SHARED = 16 };
 
 static const struct mx_kv_layout layout = {
-    .dtype = MX_F16, .block_tokens = 64, .layers = 1, .kv_heads = 1, .head_dim = 8};
+    .format = MX_KV_F16, .block_tokens = 64, .layers = 1, .kv_heads = 1, .head_dim = 8};
 
 static struct mx_kv_block *shared[SHARED]; /* each thread holds a reference */
 

@@ -65,6 +65,69 @@ static void test_defaults(void **state)
     mx_serve_config_free(&config);
 }
 
+static void test_bank(void **state)
+{
+    (void)state;
+    expect_ok(NULL, NULL, NULL, NULL);
+    assert_false(config.engine.no_bank);
+    assert_true(config.turn_alignment);
+    assert_true(config.engine.bank.budget == 0 && config.engine.bank.ttl_ns == 0);
+    mx_serve_config_free(&config);
+    expect_ok("--session-bank=off", "--turn-alignment=on", "--ssd-session-cache=on", NULL);
+    assert_true(config.engine.no_bank && !config.turn_alignment);
+    assert_int_equal(config.cold.mode, MX_COLD_OFF);
+    mx_serve_config_free(&config);
+    expect_ok("--session-bank-size=1G", "--session-cap=512M", "--session-ttl=0",
+              "--session-pin=1.5");
+    assert_true(config.engine.bank.budget == 1u << 30);
+    assert_true(config.engine.bank.session_cap == 512u << 20);
+    assert_true(config.engine.bank.ttl_ns == UINT64_MAX);
+    assert_true(config.engine.bank.pin_ns == 1500000000u);
+    mx_serve_config_free(&config);
+    expect_ok("--session-bank-size=50%", "--snapshot-interval=128", "--snapshot-points=4",
+              "--turn-alignment=off");
+    assert_true(config.engine.bank.budget > 0 &&
+                config.engine.bank.budget <= mx_memory_usable() / 2 + 1);
+    assert_int_equal(config.engine.bank.spacing, 128);
+    assert_int_equal(config.engine.bank.max_points, 4);
+    assert_false(config.turn_alignment);
+    mx_serve_config_free(&config);
+    expect_refused("--session-bank-size=0%", NULL, "--session-bank-size");
+    expect_refused("--session-bank-size=101%", NULL, "--session-bank-size");
+    expect_refused("--session-bank-size=1%%", NULL, "--session-bank-size");
+    expect_refused("--session-bank-size=x", NULL, "--session-bank-size");
+    expect_refused("--session-cap=none", NULL, "--session-cap");
+}
+
+static void test_disk(void **state)
+{
+    (void)state;
+    expect_ok("--ssd-session-cache=write-only", "--ssd-session-cache-dir=/tmp/x",
+              "--ssd-session-cache-max-size=2G", "--ssd-session-cache-min-prefix-tokens=100");
+    assert_int_equal(config.cold.mode, MX_COLD_WRITE_ONLY);
+    assert_string_equal(config.cold.dir, "/tmp/x");
+    assert_true(config.cold.max_bytes == 2ull << 30);
+    assert_int_equal(config.cold.min_tokens, 100);
+    mx_serve_config_free(&config);
+    expect_ok("--ssd-write-budget-per-hour=off", "--ssd-low-disk-floor=1G",
+              "--ssd-writer-backlog=64M", "--ssd-session-cache=on");
+    assert_int_equal(config.cold.mode, MX_COLD_ON);
+    assert_true(config.cold.hourly_bytes == UINT64_MAX);
+    assert_true(config.cold.floor_bytes == 1u << 30);
+    assert_true(config.cold.queue_bytes == 64u << 20);
+    mx_serve_config_free(&config);
+    expect_ok("--ssd-write-budget-per-hour=3G", NULL, NULL, NULL);
+    assert_true(config.cold.hourly_bytes == 3ull << 30);
+    mx_serve_config_free(&config);
+    expect_refused("--ssd-write-budget-per-hour=on", NULL, "--ssd-write-budget-per-hour");
+    expect_refused("--ssd-session-cache-max-size=big", NULL, "--ssd-session-cache-max-size");
+    setenv("MTPLX_SSD_SESSION_CACHE", "off", 1);
+    expect_ok(NULL, NULL, NULL, NULL);
+    assert_int_equal(config.cold.mode, MX_COLD_OFF);
+    mx_serve_config_free(&config);
+    unsetenv("MTPLX_SSD_SESSION_CACHE");
+}
+
 static void test_sizes(void **state)
 {
     (void)state;
@@ -183,7 +246,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_lists),    cmocka_unit_test(test_scheduling),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_keys),     cmocka_unit_test(test_bank),
+        cmocka_unit_test(test_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

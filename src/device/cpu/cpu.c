@@ -172,7 +172,8 @@ struct mx_device *mx_cpu_open(const struct mx_cpu_kernels *kernels, const struct
     }
     cpu->base.ops = &cpu_ops;
     cpu->base.name = kernels->name;
-    cpu->base.kv_dtype = kernels->kv_dtype;
+    cpu->base.kv_format = kernels->kv_format;
+    cpu->base.host_memory = true;
     cpu->base.threads = mx_pool_threads(cpu->pool);
     cpu->k = kernels;
     cpu->q8 = q8;

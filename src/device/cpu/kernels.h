@@ -19,10 +19,10 @@
 #define MX_CPU_UNPACK_OUTS 8
 
 struct mx_cpu_kernels {
-    const char *isa;  /* "avx2", what MTPLX_CPU names */
-    const char *name; /* "cpu/avx2" */
-    enum mx_dtype kv_dtype;
-    int direct_rows; /* most rows for which `direct` beats unpack + product */
+    const char *isa;             /* "avx2", what MTPLX_CPU names */
+    const char *name;            /* "cpu/avx2" */
+    enum mx_kv_format kv_format; /* F32 or F16: what kv_store() writes */
+    int direct_rows;             /* most rows for which `direct` beats unpack + product */
 
     /* Inputs k0 .. k0+len of weight row `row` as float: a chunk, or what is left of the row. k0 is
      * a multiple of MX_CPU_CHUNK, len at most that. */
@@ -45,8 +45,10 @@ struct mx_cpu_kernels {
     /* One head: RMSNorm unless norm is NULL, then rotation of pairs (j, j + half); y may be x. */
     void (*head)(const float *x, const float *norm, float eps, int dim, int half, const float *cos,
                  const float *sin, float *y);
+    /* n values to an entry of kv_format. */
     void (*kv_store)(const float *x, void *entry, int n);
-    void (*kv_load)(const void *entry, float *x, int64_t n);
+    /* n values of kv_format or of a quantised format, the same floats as mx_kv_unpack() gives. */
+    void (*kv_load)(enum mx_kv_format format, const void *entry, float *x, int64_t n);
     /* p[j] = exp(scale * p[j] - top) for j < n <= 64 with top = max(*top, scale * p[j]); stores the
      * new top, returns the sum and stores exp(old top - new top) in *fade. */
     float (*softmax)(float *p, int n, float scale, float *top, float *fade);

@@ -155,6 +155,13 @@ static inline struct v16 v_f16(const void *p)
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(c + 16))));
 }
 
+static inline float f_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+
 static inline void v_to_f16(struct v16 x, void *p)
 {
     char *c = p;

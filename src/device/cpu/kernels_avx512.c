@@ -127,6 +127,13 @@ static inline struct v16 v_f16(const void *p)
     return wrap(_mm512_cvtph_ps(_mm256_loadu_si256(p)));
 }
 
+static inline float f_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+
 static inline void v_to_f16(struct v16 a, void *p)
 {
     _mm256_storeu_si256(p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -13,6 +13,7 @@
  *   v_sum, v_hmax                       one sum, largest lane
  *   v_bf16, v_f16                       16 stored halves to float
  *   v_to_f16                            float to 16 stored halves (only where KV is f16)
+ *   f_f16                               one stored half to float
  *   struct affine, affine_of(bits, scale, bias), v_codes(bits, p, affine)
  *                                       scale * q + bias of 16 codes from the 2 * bits bytes at p
  *   struct vpart                        1 / V_PARTS of a v16: as much as is best kept in registers
@@ -557,7 +558,7 @@ static void k_kv_store(const float *x, void *entry, int n)
     }
 }
 
-static void k_kv_load(const void *entry, float *x, int64_t n)
+static void load_plain(const void *entry, float *x, int64_t n)
 {
     floats_of_halves(entry, false, n, x);
 }
@@ -567,11 +568,33 @@ static void k_kv_store(const float *x, void *entry, int n)
     memcpy(entry, x, (size_t)n * sizeof *x);
 }
 
-static void k_kv_load(const void *entry, float *x, int64_t n)
+static void load_plain(const void *entry, float *x, int64_t n)
 {
     memcpy(x, entry, (size_t)n * sizeof *x);
 }
 #endif
+
+/* n values, a multiple of MX_KV_GROUP, of a quantised format (kv_format.h). */
+ALWAYS void load_groups(int bits, const uint8_t *p, float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += MX_KV_GROUP) {
+        float scale = f_f16(p), low = bits == 8 ? -128.0f * scale : f_f16(p + 2);
+        struct affine a = affine_of(bits, scale, low);
+        p += bits == 8 ? 2 : 4;
+        for (int j = 0; j < MX_KV_GROUP; j += 16, p += 2 * bits)
+            v_store(x + i + j, v_codes(bits, p, a));
+    }
+}
+
+static void k_kv_load(enum mx_kv_format format, const void *entry, float *x, int64_t n)
+{
+    switch (format) {
+    case MX_KV_Q8: load_groups(8, entry, x, n); return;
+    case MX_KV_Q6: load_groups(6, entry, x, n); return;
+    case MX_KV_Q4: load_groups(4, entry, x, n); return;
+    default: load_plain(entry, x, n); return;
+    }
+}
 
 static float k_softmax(float *p, int n, float scale, float *top, float *fade)
 {
@@ -794,7 +817,7 @@ static void k_gated_norm(float *y, const float *norm, float eps, const float *z,
 const struct mx_cpu_kernels V_TABLE = {
     .isa = V_ISA,
     .name = "cpu/" V_ISA,
-    .kv_dtype = V_KV_F16 ? MX_F16 : MX_F32,
+    .kv_format = V_KV_F16 ? MX_KV_F16 : MX_KV_F32,
     .direct_rows = V_DIRECT_ROWS,
     .unpack = k_unpack,
     .product = k_product,

@@ -188,6 +188,13 @@ INLINE struct v16 v_f16(const void *p)
     return v_load(lanes);
 }
 
+INLINE float f_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return mx_f16_to_f32(h);
+}
+
 struct affine {
     float scale, bias;
 };
@@ -220,6 +227,11 @@ INLINE uint64_t window(int bits, const uint8_t *p)
 
 INLINE struct v16 v_codes(int bits, const uint8_t *p, struct affine a)
 {
+    if (bits == 8) { /* compilers widen whole bytes well */
+        float lanes[16];
+        LANES lanes[i] = (float)p[i];
+        return v_fma(v_load(lanes), v_set1(a.scale), v_set1(a.bias));
+    }
     uint32_t mask = (1u << bits) - 1;
     uint64_t lo = window(bits, p), hi = window(bits, p + bits);
     struct v16 q = {

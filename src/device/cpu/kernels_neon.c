@@ -157,6 +157,13 @@ static inline struct v16 v_f16(const void *p)
     return r;
 }
 
+static inline float f_f16(const void *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0);
+}
+
 static inline void v_to_f16(struct v16 x, void *p)
 {
     uint16x4_t h[4];

@@ -163,7 +163,8 @@ struct mx_device *mx_ref_open(int threads, mtplx_error *err)
     }
     ref->base.ops = &ref_ops;
     ref->base.name = "ref";
-    ref->base.kv_dtype = MX_F32;
+    ref->base.kv_format = MX_KV_F32;
+    ref->base.host_memory = true;
     ref->base.threads = mx_pool_threads(ref->pool);
     size_t bytes = (size_t)ref->base.threads * MX_REF_STATE * sizeof *ref->states;
     ref->states = mx_host_alloc(&ref->base, bytes);

@@ -45,10 +45,11 @@ static void qkv_row(void *arg, int r, int thread)
         head_norm_rope(a, q, a->q_norm, pos, q);
     }
     for (int h = 0; h < l->kv_heads; h++) {
+        float key[MX_KV_MAX_HEAD_DIM];
         int64_t from = ((int64_t)r * l->kv_heads + h) * l->head_dim;
-        head_norm_rope(a, a->k + from, a->k_norm, pos, mx_kv_entry(l, s, a->layer, 0, h, at));
-        memcpy(mx_kv_entry(l, s, a->layer, 1, h, at), a->v + from,
-               (size_t)l->head_dim * sizeof(float));
+        head_norm_rope(a, a->k + from, a->k_norm, pos, key);
+        mx_kv_pack(l->format, key, l->head_dim, mx_kv_entry(l, s, a->layer, 0, h, at));
+        mx_kv_pack(l->format, a->v + from, l->head_dim, mx_kv_entry(l, s, a->layer, 1, h, at));
     }
 }
 
@@ -67,10 +68,11 @@ static void attend_block(const struct mx_attention *a, const struct mx_seg *s, i
                          int64_t first, int n, const float *q, struct softmax *sm, float *y)
 {
     int dim = a->kv->head_dim;
-    float p[BLOCK], top = sm->top;
+    float p[BLOCK], top = sm->top, entry[MX_KV_MAX_HEAD_DIM];
     for (int j = 0; j < n; j++) {
-        const float *k = mx_kv_entry(a->kv, s, a->layer, 0, kv_head, first + j);
-        p[j] = mx_ref_dot(q, k, dim) * a->scale;
+        mx_kv_unpack(a->kv->format, mx_kv_entry(a->kv, s, a->layer, 0, kv_head, first + j), dim,
+                     entry);
+        p[j] = mx_ref_dot(q, entry, dim) * a->scale;
         top = p[j] > top ? p[j] : top;
     }
     float fade = expf(sm->top - top); /* 0 for the first block, where sm->top is -inf */
@@ -79,11 +81,12 @@ static void attend_block(const struct mx_attention *a, const struct mx_seg *s, i
     for (int i = 0; i < dim; i++)
         y[i] *= fade;
     for (int j = 0; j < n; j++) {
-        const float *v = mx_kv_entry(a->kv, s, a->layer, 1, kv_head, first + j);
+        mx_kv_unpack(a->kv->format, mx_kv_entry(a->kv, s, a->layer, 1, kv_head, first + j), dim,
+                     entry);
         float e = expf(p[j] - top);
         sm->total += e;
         for (int i = 0; i < dim; i++)
-            y[i] += e * v[i];
+            y[i] += e * entry[i];
     }
 }
 

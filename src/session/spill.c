@@ -1,0 +1,139 @@
+/* Feeding the cold tier. The rules are in spill.h. */
+#include "session/spill.h"
+
+#include "base/clock.h"
+#include "session/cold_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND 1000000000ull
+#define IDLE_NS (3 * SECOND)
+#define PAUSE_NS (60 * SECOND)
+/* So many tokens more are worth writing before a pause. */
+#define MUCH 1024
+/* Conversations that are looked at in one tick. */
+#define MOST_CHAINS 16
+
+/* ---- Gathering ---------------------------------------------------------------------------- */
+
+static bool on_disk(const struct mx_bank *b, const struct mx_entry *e)
+{
+    return mx_cold_has(b->o.cold, MX_COLD_SNAPSHOT, e->key);
+}
+
+/* Without memory it is left out: a later drop may offer it again. */
+static void gather(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
+{
+    e->settled = e->wanted = true;
+    struct mx_offer *o = on_disk(b, e) ? NULL : calloc(1, sizeof *o);
+    if (!o)
+        return;
+    o->s = mx_snapshot_ref(e->s);
+    o->key = e->key;
+    o->point = e->point;
+    mx_copy_label(o->scope, mx_index_scope(&e->item));
+    mx_copy_label(o->session, e->session->label);
+    o->next = t->offers;
+    t->offers = o;
+}
+
+struct chosen {
+    struct mx_entry *prompt, *border, *system;
+    size_t written; /* tokens of the longest point written before */
+};
+
+/* Looks through what leads to an entry in its conversation, longest first. */
+static struct chosen choose(struct mx_bank *b, struct mx_entry *leaf, bool settle)
+{
+    struct chosen c = {0};
+    struct mx_walk w;
+    mx_index_walk(&b->index, mx_index_scope(&leaf->item), leaf->item.tokens, leaf->item.n, &w);
+    for (struct mx_item *it; (it = mx_index_next(&w));) {
+        struct mx_entry *e = mx_entry_of(it);
+        if (e->session != leaf->session && e->point != MX_POINT_SYSTEM)
+            continue;
+        if (e->wanted && e->item.n > c.written)
+            c.written = e->item.n;
+        if (e->point == MX_POINT_PROMPT && !c.prompt)
+            c.prompt = e;
+        if (e->point == MX_POINT_BORDER && !c.border)
+            c.border = e;
+        if (e->point == MX_POINT_SYSTEM && !c.system)
+            c.system = e;
+        e->settled |= settle;
+    }
+    return c;
+}
+
+static void gather_chain(struct mx_bank *b, struct mx_entry *leaf, struct mx_trash *t)
+{
+    struct chosen c = choose(b, leaf, true);
+    struct mx_entry *second = c.prompt ? c.prompt : c.border;
+    gather(b, leaf, t);
+    if (second && second != leaf && !second->wanted)
+        gather(b, second, t);
+    if (c.system && c.system != leaf && !c.system->wanted)
+        gather(b, c.system, t);
+}
+
+/* Whether an entry ends its conversation, and nobody has looked at it. */
+static bool is_due(const struct mx_entry *e)
+{
+    return !e->settled && !mx_index_extended(&e->item);
+}
+
+void mx_spill_idle(struct mx_bank *b, uint64_t now, struct mx_trash *t)
+{
+    int left = MOST_CHAINS;
+    if (!b->o.cold)
+        return;
+    for (struct mx_entry *e = b->oldest; e && left > 0; e = e->newer) {
+        if (now < e->used_ns || now - e->used_ns < IDLE_NS)
+            return;
+        if (!is_due(e))
+            continue;
+        left--;
+        if (now - e->used_ns >= PAUSE_NS || e->item.n >= choose(b, e, false).written + MUCH)
+            gather_chain(b, e, t);
+    }
+}
+
+void mx_spill_dropped(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
+{
+    if (!b->o.cold)
+        return;
+    if (is_due(e))
+        gather_chain(b, e, t);
+    else if (e->wanted || (!e->settled && e->point == MX_POINT_SYSTEM))
+        gather(b, e, t);
+}
+
+void mx_spill_all(struct mx_bank *b, struct mx_trash *t)
+{
+    if (b->o.cold) /* what is gathered last is offered first */
+        for (struct mx_entry *e = b->oldest; e; e = e->newer)
+            mx_spill_dropped(b, e, t);
+}
+
+/* ---- Offering ----------------------------------------------------------------------------- */
+
+static bool put(struct mx_cold *c, const struct mx_offer *o)
+{
+    return mx_cold_put_snapshot(c, o->s, (int)o->point, o->scope, o->session) ||
+           mx_cold_has(c, MX_COLD_SNAPSHOT, o->key);
+}
+
+void mx_spill_offer(struct mx_bank *b, struct mx_trash *t, uint64_t patience)
+{
+    uint64_t until = patience ? mx_now_ns() + patience : 0;
+    while (t->offers) {
+        struct mx_offer *o = t->offers;
+        t->offers = o->next;
+        uint64_t now = until ? mx_now_ns() : 0;
+        if (!put(b->o.cold, o) && now < until && mx_cold_flush(b->o.cold, until - now))
+            put(b->o.cold, o);
+        mx_snapshot_unref(o->s);
+        free(o);
+    }
+}
