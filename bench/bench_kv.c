@@ -31,7 +31,7 @@ static const char *const prompts[] = {
     "How do I boil an egg?",
     "Describe a river bank in spring",
 };
-#define PROMPTS (sizeof prompts / sizeof *prompts)
+enum { PROMPTS = sizeof prompts / sizeof *prompts };
 
 struct setup {
     const char *model, *text;
@@ -166,7 +166,7 @@ static size_t answer(mtplx_model *m, const char *prompt, int32_t *out)
 /* Tokens in common with the plain answers before the first difference, summed. */
 static void compare_answers(mtplx_model *const *models, size_t *agreed, size_t *whole)
 {
-    for (size_t p = 0; p < PROMPTS; p++) {
+    for (int p = 0; p < PROMPTS; p++) {
         int32_t plain[ANSWER], other[ANSWER];
         size_t n = answer(models[0], prompts[p], plain);
         for (int f = 0; f < FORMATS; f++) {
@@ -186,7 +186,7 @@ static void report_accuracy(mtplx_model *const *models, const char *text)
     score_text(models, text, t);
     if (mtplx_model_get_info(models[0])->has_chat_template)
         compare_answers(models, agreed, whole);
-    printf("%s, %zu tokens; %zu greedy answers of %d\n", text, t[0].n, PROMPTS, ANSWER);
+    printf("%s, %zu tokens; %d greedy answers of %d\n", text, t[0].n, PROMPTS, ANSWER);
     printf("  cache  B/token       NLL  difference  perplexity  KL divergence  same top  "
            "answer tokens  whole\n");
     for (int f = 0; f < FORMATS; f++) {

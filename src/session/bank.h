@@ -88,7 +88,7 @@ void mx_bank_put(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, cons
 /* Where a prompt of n tokens, restored up to `from`, should be captured: ascending token counts in
  * (from, n), at most `most`: the last token, the last borders and the first one, and points at
  * distances that double from `spacing`, on multiples of MX_KV_BLOCK. borders: ascending token
- * counts. points[i] says what each is. */
+ * counts; a 0 is as good as none. points[i] says what each is. */
 size_t mx_bank_plan(const struct mx_bank *b, size_t from, size_t n, const size_t *borders,
                     size_t n_borders, size_t *out, enum mx_point *points, size_t most);
 

@@ -4,8 +4,9 @@
  * cost as much time as the disk does. So objects that are not cached are read past the cache
  * (O_DIRECT), two at a time, into memory from which mx_cold_read() checks and copies them.
  *
- * A place is WANTED, then READING, then READY until it is taken; what nobody takes is thrown away
- * when the place is needed, or after a while. */
+ * A place is WANTED, then READING, then READY, then TAKEN while its bytes are used. What nobody
+ * takes is thrown away after a while. Free places keep their memory for the next object, since new
+ * pages cost as much as reading them does; it goes when nothing was read for a while. */
 #include "session/cold_ahead.h"
 
 #include "base/clock.h"
@@ -25,14 +26,14 @@
 #define PAGE ((size_t)4096)
 #define STALE_NS 5000000000ull
 
-enum place_state { PLACE_FREE = 0, PLACE_WANTED, PLACE_READING, PLACE_READY };
+enum place_state { PLACE_FREE = 0, PLACE_WANTED, PLACE_READING, PLACE_READY, PLACE_TAKEN };
 
 struct place {
     enum place_state state;
     char name[MX_COLD_NAME];
     uint8_t *data;
-    size_t bytes;
-    uint64_t since; /* when it was asked for */
+    size_t room, bytes;
+    uint64_t since; /* when it was asked for, or became free */
 };
 
 struct mx_cold_ahead {
@@ -77,36 +78,43 @@ static bool read_whole(int fd, uint8_t *to, size_t room, size_t size)
     return true;
 }
 
-/* The bytes of a file, to be freed; NULL: whoever wants them must read them. */
-static uint8_t *fetch(struct mx_cold_dir *dir, const char *name, size_t *bytes)
+/* Memory for a file of `size` bytes and what is read behind its end. */
+static bool make_room(struct place *p, size_t size)
+{
+    size_t room = (size + PAGE - 1) / PAGE * PAGE;
+    if (p->room >= room)
+        return true;
+    void *data = NULL;
+    free(p->data);
+    p->data = NULL;
+    p->room = 0;
+    if (posix_memalign(&data, PAGE, room) != 0)
+        return false;
+    p->data = data;
+    p->room = room;
+    return true;
+}
+
+/* Reads the file of a place. False: whoever wants it must read it, which is as well when the page
+ * cache has it. */
+static bool fetch(struct mx_cold_dir *dir, struct place *p)
 {
     struct stat st;
-    void *data = NULL;
-    int fd = mx_cold_dir_open_object(dir, name);
+    bool ok = false;
+    int fd = mx_cold_dir_open_object(dir, p->name);
     if (fd < 0)
-        return NULL;
+        return false;
     if (fstat(fd, &st) == 0 && st.st_size > 0 && (uint64_t)st.st_size <= MOST) {
-        size_t size = (size_t)st.st_size;
-        size_t room = (size + PAGE - 1) / PAGE * PAGE;
-        bool ok = posix_memalign(&data, PAGE, room) == 0;
 #ifdef O_DIRECT
-        if (ok && !is_cached(fd, st.st_size) && fcntl(fd, F_SETFL, O_DIRECT) == 0)
-            ok = read_whole(fd, data, room, size);
-        else
-            ok = false; /* the page cache gives it without our help */
-#else
-        ok = false;
+        p->bytes = (size_t)st.st_size;
+        ok = !is_cached(fd, st.st_size) && make_room(p, p->bytes) &&
+             fcntl(fd, F_SETFL, O_DIRECT) == 0 && read_whole(fd, p->data, p->room, p->bytes);
 #endif
-        if (!ok) {
-            free(data);
-            data = NULL;
-        }
-        *bytes = size;
     } else {
         posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
     }
     close(fd);
-    return data;
+    return ok;
 }
 
 /* ---- Threads ------------------------------------------------------------------------------ */
@@ -132,12 +140,9 @@ static void *reader(void *arg)
         }
         p->state = PLACE_READING;
         pthread_mutex_unlock(&a->mu);
-        size_t bytes = 0;
-        uint8_t *data = fetch(a->dir, p->name, &bytes);
+        bool ok = fetch(a->dir, p);
         pthread_mutex_lock(&a->mu);
-        p->data = data;
-        p->bytes = bytes;
-        p->state = data ? PLACE_READY : PLACE_FREE;
+        p->state = ok ? PLACE_READY : PLACE_FREE;
         pthread_cond_broadcast(&a->ready);
     }
     pthread_mutex_unlock(&a->mu);
@@ -179,12 +184,6 @@ void mx_cold_ahead_free(struct mx_cold_ahead *a)
 
 /* ---- Places ------------------------------------------------------------------------------- */
 
-static void empty(struct place *p)
-{
-    free(p->data);
-    *p = (struct place){.state = PLACE_FREE};
-}
-
 static struct place *place_of(struct mx_cold_ahead *a, const char *name)
 {
     for (int i = 0; i < PLACES; i++)
@@ -193,24 +192,34 @@ static struct place *place_of(struct mx_cold_ahead *a, const char *name)
     return NULL;
 }
 
-/* A free place, or one that nobody came for. */
-static struct place *room_for(struct mx_cold_ahead *a, uint64_t now)
+/* A free place, if possible with memory. */
+static struct place *free_place(struct mx_cold_ahead *a)
+{
+    struct place *best = NULL;
+    for (int i = 0; i < PLACES; i++)
+        if (a->places[i].state == PLACE_FREE && (!best || a->places[i].room > best->room))
+            best = &a->places[i];
+    return best;
+}
+
+/* With the lock. */
+static void drop_stale(struct mx_cold_ahead *a, uint64_t now)
 {
     for (int i = 0; i < PLACES; i++) {
         struct place *p = &a->places[i];
-        if (p->state == PLACE_READY && now - p->since > STALE_NS)
-            empty(p);
-        if (p->state == PLACE_FREE)
-            return p;
+        if ((p->state != PLACE_READY && p->state != PLACE_FREE) || now - p->since < STALE_NS)
+            continue;
+        free(p->data);
+        *p = (struct place){.state = PLACE_FREE};
     }
-    return NULL;
 }
 
 void mx_cold_ahead_ask(struct mx_cold_ahead *a, const char *name)
 {
     pthread_mutex_lock(&a->mu);
     uint64_t now = mx_now_ns();
-    struct place *p = a->n_threads && !place_of(a, name) ? room_for(a, now) : NULL;
+    drop_stale(a, now);
+    struct place *p = a->n_threads && !place_of(a, name) ? free_place(a) : NULL;
     if (p) {
         memcpy(p->name, name, strnlen(name, sizeof p->name - 1) + 1);
         p->since = now;
@@ -220,29 +229,38 @@ void mx_cold_ahead_ask(struct mx_cold_ahead *a, const char *name)
     pthread_mutex_unlock(&a->mu);
 }
 
-uint8_t *mx_cold_ahead_take(struct mx_cold_ahead *a, const char *name, size_t *bytes)
+const uint8_t *mx_cold_ahead_take(struct mx_cold_ahead *a, const char *name, size_t *bytes)
 {
-    uint8_t *data = NULL;
+    const uint8_t *data = NULL;
     pthread_mutex_lock(&a->mu);
     struct place *p;
     while ((p = place_of(a, name)) && p->state == PLACE_READING)
         pthread_cond_wait(&a->ready, &a->mu);
-    if (p) { /* one that is only WANTED is read sooner by who needs it now */
+    if (p && p->state == PLACE_READY) {
+        p->state = PLACE_TAKEN;
         data = p->data;
         *bytes = p->bytes;
-        p->data = NULL;
-        empty(p);
+    } else if (p && p->state == PLACE_WANTED) {
+        p->state = PLACE_FREE; /* who needs it now reads it sooner */
     }
     pthread_mutex_unlock(&a->mu);
     return data;
 }
 
+void mx_cold_ahead_done(struct mx_cold_ahead *a, const uint8_t *data)
+{
+    pthread_mutex_lock(&a->mu);
+    for (int i = 0; i < PLACES; i++)
+        if (a->places[i].state == PLACE_TAKEN && a->places[i].data == data) {
+            a->places[i].state = PLACE_FREE;
+            a->places[i].since = mx_now_ns();
+        }
+    pthread_mutex_unlock(&a->mu);
+}
+
 void mx_cold_ahead_tidy(struct mx_cold_ahead *a)
 {
     pthread_mutex_lock(&a->mu);
-    uint64_t now = mx_now_ns();
-    for (int i = 0; i < PLACES; i++)
-        if (a->places[i].state == PLACE_READY && now - a->places[i].since > STALE_NS)
-            empty(&a->places[i]);
+    drop_stale(a, mx_now_ns());
     pthread_mutex_unlock(&a->mu);
 }

@@ -12,9 +12,10 @@ struct mx_cold_ahead *mx_cold_ahead_new(struct mx_cold_dir *dir);
 void mx_cold_ahead_free(struct mx_cold_ahead *a);
 /* Asks for an object's file by its name below objects/; forgotten when there is no place. */
 void mx_cold_ahead_ask(struct mx_cold_ahead *a, const char *name);
-/* Takes the bytes of a file that was asked for, waiting while it is being read; free() them. NULL:
+/* The bytes of a file that was asked for, waiting while it is being read; to be given back. NULL:
  * it was not asked for, or is better read by the caller. */
-uint8_t *mx_cold_ahead_take(struct mx_cold_ahead *a, const char *name, size_t *bytes);
+const uint8_t *mx_cold_ahead_take(struct mx_cold_ahead *a, const char *name, size_t *bytes);
+void mx_cold_ahead_done(struct mx_cold_ahead *a, const uint8_t *data);
 /* Throws away what nobody came for. */
 void mx_cold_ahead_tidy(struct mx_cold_ahead *a);
 

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -109,10 +108,10 @@ static mtplx_status read_object(struct mx_cold *c, const char *name, const struc
         return mx_error(err, MTPLX_ERR_IO, "reading failed: %s", strerror(error));
     struct mx_cold_ahead *a = ahead_of(c, false);
     size_t bytes = 0;
-    uint8_t *data = a ? mx_cold_ahead_take(a, name, &bytes) : NULL;
+    const uint8_t *data = a ? mx_cold_ahead_take(a, name, &bytes) : NULL;
     if (data) {
         mtplx_status s = read_memory(c, data, bytes, w, err);
-        free(data);
+        mx_cold_ahead_done(a, data);
         return s;
     }
     int fd = mx_cold_dir_open_object(&c->dir, name);

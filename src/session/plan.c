@@ -64,12 +64,13 @@ static void add(struct plan *p, size_t at, enum mx_point point)
  * out), so that the last token's point is of no use then: it stands however close that is. */
 static void add_borders(struct plan *p, const size_t *borders, size_t n)
 {
-    while (n && borders[n - 1] >= p->n)
+    size_t first = n && borders[0] == 0 ? 1 : 0;
+    while (n > first && borders[n - 1] >= p->n)
         n--;
-    if (n)
+    if (n > first)
         add_apart(p, borders[n - 1], MX_POINT_BORDER, 1);
-    if (n > 2 && borders[0] == 0)
-        add(p, borders[1], MX_POINT_SYSTEM);
+    if (n > first + 1)
+        add_apart(p, borders[first], MX_POINT_SYSTEM, 1);
     for (size_t i = n; i-- > 0 && n - i <= LAST_BORDERS;)
         add(p, borders[i], MX_POINT_BORDER);
 }

@@ -127,6 +127,53 @@ run stop --port "$port" --grace-seconds 20
 ended
 check 'a server with a key can be stopped too' test "$rc" -eq 0
 
+# ---- The session bank on disk --------------------------------------------------------------------
+
+numbers=$(seq -s ' ' 1 200)
+counting="{\"messages\":[{\"role\":\"user\",\"content\":\"Go on: $numbers\"}],\"max_tokens\":4}"
+ssd="--ssd-session-cache on --ssd-session-cache-dir $work/ssd"
+small='--ssd-session-cache-min-prefix-tokens 64 --quiet'
+
+# shellcheck disable=SC2086 # lists of flags
+check 'serve makes a directory for states' start $ssd $small
+check 'for its owner only' test "$(stat -c %a "$work/ssd")" = 700
+request POST /v1/chat/completions '' "$counting"
+check 'a new prompt is read' has "$out" '"cache_miss_reason":"new_session"'
+first=$server
+first_port=$port
+# shellcheck disable=SC2086
+check 'a second server starts' start $ssd
+check 'with a warning that it does not write' has "$(cat "$work/log")" 'in use by another process'
+kill -TERM "$server"
+ended
+server=$first
+port=$first_port
+kill -TERM "$server"
+ended
+check 'the first one ends in order' test "$rc" -eq 0
+check 'files are for their owner only' \
+    test -z "$(find "$work/ssd" -type f ! -perm 600 -o -type d ! -perm 700)"
+check 'there are some' test -n "$(find "$work/ssd/objects" -type f)"
+# shellcheck disable=SC2086
+check 'after a restart' start $ssd $small
+request POST /v1/chat/completions '' "$counting"
+check 'the same prompt comes from disk' has "$out" '"cache_from_disk":true'
+check 'all but its last token' has "$out" '"new_prefill_tokens":1,'
+request DELETE '/admin/sessions?cold=true' '' ''
+check 'states on disk can be removed' has "$out" '"cold":true'
+kill -TERM "$server"
+ended
+check 'and are gone' test -z "$(find "$work/ssd/objects" -type f)"
+
+: >"$work/file"
+check 'a directory that cannot be is a warning' \
+    start --ssd-session-cache on --ssd-session-cache-dir "$work/file/ssd"
+check 'in one sentence' has "$(cat "$work/log")" 'going on without the SSD session cache'
+request GET /admin/cache '' ''
+check 'and the server tells so' has "$out" '"ssd":{"mode":"off"}'
+kill -TERM "$server"
+ended
+
 # ---- Draining ------------------------------------------------------------------------------------
 
 check 'serve starts again' start

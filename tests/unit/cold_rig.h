@@ -181,6 +181,45 @@ static inline int each_file(const char *dir, void (*fn)(const char *path, void *
     return n;
 }
 
+struct nth { /* of each_file() */
+    int i;
+    char path[600];
+};
+
+static inline void take_nth(const char *path, void *arg)
+{
+    struct nth *n = arg;
+    if (n->i-- == 0)
+        snprintf(n->path, sizeof n->path, "%s", path);
+}
+
+static inline char *file_at(const char *dir, int i, struct nth *n)
+{
+    *n = (struct nth){.i = i};
+    each_file(dir, take_nth, n);
+    return n->path;
+}
+
+static inline void flip(const char *path, long at)
+{
+    int fd = open(path, O_RDWR);
+    uint8_t b = 0;
+    assert_int_equal(pread(fd, &b, 1, at), 1);
+    b ^= 0x10;
+    assert_int_equal(pwrite(fd, &b, 1, at), 1);
+    close(fd);
+}
+
+/* Takes a file out of the page cache. */
+static inline void forget_file(const char *path, void *arg)
+{
+    (void)arg;
+    int fd = open(path, O_RDONLY);
+    fdatasync(fd);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+}
+
 static inline void remove_path(const char *path, void *arg)
 {
     (void)arg;

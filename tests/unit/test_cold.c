@@ -97,6 +97,39 @@ static void test_identity(void **state)
     mx_cold_close(c, 0);
 }
 
+/* What is read ahead is what is read, from a disk (past its cache) as from memory. */
+static void test_prefetch(void **state)
+{
+    struct rig *r = *state;
+    char on_disk[] = "/tmp/mtplx-ahead-XXXXXX";
+    assert_non_null(mkdtemp(on_disk));
+    r->o.dir = on_disk;
+    struct mx_cold *c = open_rig(r);
+    struct talk t = talk(1, 64 * 20);
+    struct talk other = talk(9, 64);
+    t.block_bytes = 100000;
+    put_ok(c, &t);
+    mx_cold_prefetch(c, MX_COLD_SNAPSHOT, talk_key(&other)); /* not there */
+    for (int pass = 0; pass < 4; pass++) {
+        struct talk_objects *o = talk_objects(&t, false);
+        if (pass < 3)
+            each_file(on_disk, forget_file, NULL);
+        for (size_t i = 0; i < o->n; i++) /* more than there are places for */
+            mx_cold_prefetch(c, o->w[i].kind, o->w[i].key);
+        free_objects(o);
+        assert_int_equal(check_talk(c, &t), 0);
+    }
+    struct nth n;
+    flip(file_at(on_disk, 3, &n), 5000);
+    struct talk_objects *o = talk_objects(&t, false);
+    for (size_t i = 0; i < o->n; i++)
+        mx_cold_prefetch(c, o->w[i].kind, o->w[i].key);
+    free_objects(o);
+    assert_int_equal(check_talk(c, &t), 1);
+    mx_cold_close(c, SECOND);
+    remove_tree(on_disk);
+}
+
 /* ---- Budgets ------------------------------------------------------------------------------ */
 
 static void test_budget(void **state)
@@ -341,6 +374,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sharing, setup, teardown),
         cmocka_unit_test_setup_teardown(test_identity, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_prefetch, setup, teardown),
         cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
         cmocka_unit_test_setup_teardown(test_floor, setup, teardown),
         cmocka_unit_test_setup_teardown(test_write_errors, setup, teardown),

@@ -13,35 +13,6 @@
 
 /* ---- Damaged files ------------------------------------------------------------------------ */
 
-struct nth { /* of each_file() */
-    int i;
-    char path[600];
-};
-
-static void take_nth(const char *path, void *arg)
-{
-    struct nth *n = arg;
-    if (n->i-- == 0)
-        snprintf(n->path, sizeof n->path, "%s", path);
-}
-
-static char *file_at(struct rig *r, int i, struct nth *n)
-{
-    *n = (struct nth){.i = i};
-    each_file(r->dir, take_nth, n);
-    return n->path;
-}
-
-static void flip(const char *path, long at)
-{
-    int fd = open(path, O_RDWR);
-    uint8_t b = 0;
-    assert_int_equal(pread(fd, &b, 1, at), 1);
-    b ^= 0x10;
-    assert_int_equal(pwrite(fd, &b, 1, at), 1);
-    close(fd);
-}
-
 static long size_of(const char *path)
 {
     struct stat st;
@@ -94,7 +65,7 @@ static void test_flipped_bits(void **state)
                                   85,  100, 115, 130, 140, 146, 155, 163, 170,
                                   300, 450, 505, 511, 515, 700, 800, -1,  -700};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *path = file_at(r, (int)i % 8, &n);
+        const char *path = file_at(r->dir, (int)i % 8, &n);
         flip(path, places[i] >= 0 ? places[i] : size_of(path) + places[i]);
         if (i % 3 == 0)
             c = reopen(r, c);
@@ -113,7 +84,7 @@ static void test_truncated(void **state)
     put_ok(c, &t[0]);
     put_ok(c, &t[1]);
     for (int i = 0; i < 16; i++) {
-        const char *path = file_at(r, i % 8, &n);
+        const char *path = file_at(r->dir, i % 8, &n);
         long size = size_of(path);
         long to = i % 4 == 0 ? 0 : i % 4 == 1 ? 300 : i % 4 == 2 ? size - 1 : size + 1;
         assert_int_equal(truncate(path, to), 0);
@@ -136,8 +107,8 @@ static void test_swapped(void **state)
         struct nth a;
         struct nth b;
         char third[700];
-        file_at(r, i, &a);
-        file_at(r, i + 1, &b);
+        file_at(r->dir, i, &a);
+        file_at(r->dir, i + 1, &b);
         snprintf(third, sizeof third, "%s/third", r->dir);
         assert_int_equal(rename(a.path, third) | rename(b.path, a.path) | rename(third, b.path), 0);
         if (i & 1)
@@ -157,7 +128,7 @@ static void test_removed(void **state)
     put_ok(c, &t[0]);
     put_ok(c, &t[1]);
     for (int i = 0; i < 16; i++) {
-        assert_int_equal(unlink(file_at(r, i % 8, &n)), 0);
+        assert_int_equal(unlink(file_at(r->dir, i % 8, &n)), 0);
         if (i & 1)
             assert_int_equal(mkdir(n.path, 0700) | rmdir(n.path), 0);
         if (i >= 8)
@@ -267,7 +238,7 @@ static void test_rebuild(void **state)
     mx_cold_close(c, SECOND);
     for (int i = 0; i < 5; i++) {
         unlink(path);
-        unlink(file_at(r, i % each_file(r->dir, NULL, NULL), &n));
+        unlink(file_at(r->dir, i % each_file(r->dir, NULL, NULL), &n));
         c = open_rig(r);
         assert_int_equal(has(c, &t[1]), 0);
         assert_no_orphans(r, c);
@@ -364,7 +335,7 @@ static void test_links(void **state)
     struct mx_cold *c = open_rig(r);
     put_ok(c, &t);
     snprintf(target, sizeof target, "%s/target", r->dir);
-    assert_int_equal(rename(file_at(r, 0, &n), target), 0);
+    assert_int_equal(rename(file_at(r->dir, 0, &n), target), 0);
     assert_int_equal(symlink(target, n.path), 0);
     assert_int_equal(check_talk(c, &t), 1);
     mx_cold_close(c, SECOND);
@@ -563,7 +534,7 @@ static void test_admin(void **state)
     assert_int_equal(mx_cold_check_all(c, count_line, &bad, NULL, &report, &err), MTPLX_OK);
     assert_int_equal(report.files, 8);
     assert_int_equal(report.bad + (uint64_t)bad, 0);
-    const char *path = file_at(r, 3, &n);
+    const char *path = file_at(r->dir, 3, &n);
     flip(path, size_of(path) - 5);
     assert_int_equal(mx_cold_check_all(c, count_line, &bad, NULL, &report, &err), MTPLX_OK);
     assert_int_equal(bad, 1);

@@ -4,6 +4,7 @@
 #include "cli/model_arg.c"
 #include "cli/serve_config.c"
 #include "cli/serve_flags.c"
+#include "cli/size.c"
 #include "cli/suggest.c"
 
 #include <setjmp.h>

@@ -45,7 +45,7 @@ static void qkv_row(void *arg, int r, int thread)
         head_norm_rope(a, q, a->q_norm, pos, q);
     }
     for (int h = 0; h < l->kv_heads; h++) {
-        float key[MX_KV_MAX_HEAD_DIM];
+        float key[MX_KV_MAX_HEAD_DIM] = {0};
         int64_t from = ((int64_t)r * l->kv_heads + h) * l->head_dim;
         head_norm_rope(a, a->k + from, a->k_norm, pos, key);
         mx_kv_pack(l->format, key, l->head_dim, mx_kv_entry(l, s, a->layer, 0, h, at));
