@@ -1,6 +1,9 @@
 /* Session bank: budgets, steering and status. See bank.h. */
 #include "session/spill.h"
 
+#include "base/memory.h"
+#include "runtime/model.h"
+
 #include <string.h>
 
 const char *mx_pressure_name(enum mx_pressure p)
@@ -17,6 +20,18 @@ const char *mx_point_name(enum mx_point p)
 
 /* ---- Budgets ------------------------------------------------------------------------------ */
 
+/* Free KV blocks that are kept for the next sequence count as memory of the bank's making: where
+ * its budget is small, few are. */
+static void trim(struct mx_bank *b)
+{
+    const mtplx_model *m = b->o.model;
+    if (m->kv_pool)
+        mx_kv_pool_trim(m->kv_pool, b->o.budget / 64);
+    if (m->mtp_pool)
+        mx_kv_pool_trim(m->mtp_pool, b->o.budget / 64);
+    mx_memory_trim();
+}
+
 void mx_bank_tick(struct mx_bank *b)
 {
     struct mx_trash trash = {0};
@@ -26,8 +41,13 @@ void mx_bank_tick(struct mx_bank *b)
     b->ceiling = mx_gauge_update(&b->gauge, now, mx_bank_held_bytes(b), b->o.budget);
     mx_bank_fit(b, b->ceiling, now, &b->stats.dropped_pressure, &trash);
     mx_spill_idle(b, now, &trash);
+    uint64_t removed = b->removed;
+    bool stale = removed != b->trimmed;
+    b->trimmed = removed;
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
+    if (stale)
+        trim(b);
 }
 
 void mx_bank_shrink(struct mx_bank *b, uint64_t bytes)
