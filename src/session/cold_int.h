@@ -45,6 +45,8 @@ mtplx_status mx_cold_dir_open(struct mx_cold_dir *d, const char *path, mtplx_err
 void mx_cold_dir_close(struct mx_cold_dir *d);
 /* The directory used when none is named, into out[256]. */
 mtplx_status mx_cold_dir_default(char *out, size_t cap, mtplx_error *err);
+/* Whether an open directory looks like one of the cold tier's. */
+bool mx_cold_dir_is_cache(int fd);
 /* An object's file below objects/. */
 void mx_cold_name(char *out, enum mx_cold_kind kind, struct mx_cold_key key,
                   const struct mx_cold_identity *id);
