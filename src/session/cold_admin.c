@@ -251,7 +251,7 @@ mtplx_status mx_cold_gc(struct mx_cold *c, struct mx_cold_report *r, mtplx_error
     mx_cold_index_each(&c->index, unmark, NULL);
     mx_cold_reconcile(c, &cursor, UINT64_MAX);
     mx_cold_prune_all(c);
-    mx_cold_make_room(c, 0);
+    mx_cold_make_room(c, 0, NULL);
     mx_cold_manifest_shrink(c);
     r->removed = c->stats.orphans - was.orphans;
     r->evicted = c->stats.evicted - was.evicted;
