@@ -70,8 +70,9 @@ struct mx_engine_options {
                             model's max_rows */
     uint64_t
         memory_limit; /* bytes for sequences and generations; 0: from RAM, cgroup and weights */
-    /* The session bank. bank.model, bank.budget and bank.cold are the engine's to fill in unless
-     * they are set: the budget is what memory_limit leaves, at most half of it. */
+    /* The session bank. Zeros are filled in: the model, and a budget of half of memory_limit, which
+     * it shares with the running jobs. bank.cold is the caller's, NULL for none, and outlives the
+     * engine. */
     bool no_bank;
     struct mx_bank_options bank;
 };
@@ -237,6 +238,7 @@ struct mx_engine_counters {
 struct mx_engine_snapshot {
     struct mx_engine_settings settings;
     struct mx_engine_counters counters;
+    /* Used: the bank and the sequences of running jobs; blocks that both hold count twice. */
     uint64_t memory_limit, memory_used, memory_reserved;
     int queued, active, n_jobs;
     struct mx_job_view jobs[MX_MAX_ACTIVE * 2]; /* active first, then those waiting longest */

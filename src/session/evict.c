@@ -2,18 +2,24 @@
  *
  * Order, the first difference decides: entries of no pinned session before pinned ones; those that
  * nobody else holds before those in use (dropping them frees little); not used within pin_ns
- * before used; idle longest first, in classes that double (pin_ns, 2 pin_ns, ...); within a class
+ * before used; idle longest first, in classes that double from a second on: where all were used of
+ * late, as under a budget that is too small for what is going on, it is the oldest that goes and
+ * not what was put in last; within a class short ones, which are soon read again, before others;
  * CHUNK before BORDER before PROMPT and ANSWER before SYSTEM points; restored less often first;
  * larger first; idle longest first. */
 #include "session/bank_int.h"
 
 /* Victims found in one pass over the entries. */
 #define BATCH 32
+/* Idle times below this are the same. */
+#define CLASS_NS 1000000000u
+/* Tokens: less than a pass reads at once. */
+#define SHORT 128
 
 struct rank {
     struct mx_entry *e;
     int level; /* pinned, in use, recent: the higher the later */
-    int age;   /* class of idle time, 0: within pin_ns */
+    int age;   /* class of idle time, 0: within CLASS_NS */
     uint64_t idle;
 };
 
@@ -30,10 +36,10 @@ static int worth(enum mx_point p)
 static struct rank rank_of(const struct mx_bank *b, struct mx_entry *e, uint64_t now)
 {
     struct rank r = {.e = e, .idle = now > e->used_ns ? now - e->used_ns : 0};
-    for (uint64_t idle = r.idle; idle >= b->o.pin_ns && idle; idle /= 2)
+    for (uint64_t idle = r.idle; idle >= CLASS_NS; idle /= 2)
         r.age++;
     bool in_use = atomic_load_explicit(&e->s->refs, memory_order_relaxed) > 1;
-    r.level = e->session->pinned ? 3 : in_use ? 2 : r.age == 0;
+    r.level = e->session->pinned ? 3 : in_use ? 2 : r.idle < b->o.pin_ns;
     return r;
 }
 
@@ -44,6 +50,9 @@ static bool before(const struct rank *x, const struct rank *y)
         return x->level < y->level;
     if (x->age != y->age)
         return x->age > y->age;
+    bool sx = x->e->s->n < SHORT, sy = y->e->s->n < SHORT;
+    if (sx != sy)
+        return sx;
     int wx = worth(x->e->point), wy = worth(y->e->point);
     if (wx != wy)
         return wx < wy;

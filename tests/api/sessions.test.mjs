@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
     anthropic, base, chat, collect, eventually, get, getJson, key, model, openai, post, url, user,
+    weather,
 } from "./lib.mjs";
 
 const LONG = "Repeat this exactly: " + "small green river old lamp ".repeat(12);
@@ -106,6 +107,73 @@ test("Messages and Responses tell the same in their own fields", async () => {
     const r = await respond();
     assert.equal(r.usage.input_tokens_details.cached_tokens, r.usage.input_tokens - 1);
     assert.equal(r.mtplx_stats.cache_miss_reason, "none");
+});
+
+// Runs `turn` and waits until its next turn is predicted and read.
+async function step(turn) {
+    const before = await aligned(0);
+    const reply = await turn();
+    await aligned(before.predicted + before.unpredicted + 1);
+    return reply;
+}
+
+async function matches(turn) {
+    const before = await aligned(0);
+    const reply = await turn();
+    const after = (await getJson("/admin/cache")).turn_alignment;
+    assert.equal(after.matched, before.matched + 1, JSON.stringify(after));
+    assert.equal(after.mismatched, before.mismatched, JSON.stringify(after));
+    await aligned(before.predicted + before.unpredicted + 1);
+    return reply;
+}
+
+test("next turns of Messages are predicted, with thinking and tools", async () => {
+    const tools = [
+        {
+            name: weather.function.name,
+            description: weather.function.description,
+            input_schema: weather.function.parameters,
+        },
+    ];
+    const thinking = { type: "enabled", budget_tokens: 1024 };
+    const more = { model, max_tokens: 2000, temperature: 0, thinking };
+    const messages = [user("What is 5+8?")];
+    const first = await step(() => anthropic.messages.create({ ...more, messages }));
+    messages.push({ role: "assistant", content: first.content }, user("And what is 7+9?"));
+    const second = await matches(() => anthropic.messages.create({ ...more, messages }));
+    assert.ok(second.usage.input_tokens < 24, JSON.stringify(second.usage));
+
+    const ask = [user("What is the weather in Lisbon?")];
+    const call = await step(() =>
+        anthropic.messages.create({ ...more, thinking: undefined, tools, messages: ask }),
+    );
+    const use = call.content.find((b) => b.type === "tool_use");
+    assert.ok(use, JSON.stringify(call.content));
+    ask.push(
+        { role: "assistant", content: call.content },
+        user([{ type: "tool_result", tool_use_id: use.id, content: '{"sky": "clear"}' }]),
+    );
+    await matches(() =>
+        anthropic.messages.create({ ...more, thinking: undefined, tools, messages: ask }),
+    );
+});
+
+test("next turns of Responses are predicted, by id and by items", async () => {
+    const more = { model, temperature: 0, max_output_tokens: 200, reasoning: { effort: "medium" } };
+    const first = await step(() => openai.responses.create({ ...more, input: "What is 6+8?" }));
+    const second = await matches(() =>
+        openai.responses.create({
+            ...more,
+            input: "And what is 4+9?",
+            previous_response_id: first.id,
+        }),
+    );
+    const { input_tokens: all, input_tokens_details: details } = second.usage;
+    assert.ok(all - details.cached_tokens < 24, JSON.stringify(second.usage));
+    const input = [user("What is 3+8?")];
+    const third = await step(() => openai.responses.create({ ...more, input }));
+    input.push(...third.output, user("And what is 2+9?"));
+    await matches(() => openai.responses.create({ ...more, input }));
 });
 
 test("sessions are listed, pinned and forgotten", async () => {

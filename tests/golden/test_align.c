@@ -3,7 +3,9 @@
  * and parsed and tokenised like any request. */
 #include "golden.h"
 
+#include "base/file.h"
 #include "base/strbuf.h"
+#include "runtime/model.h"
 #include "serve/align.h"
 #include "serve/anthropic_int.h"
 #include "serve/borders.h"
@@ -12,6 +14,7 @@
 #include "serve/turn_int.h"
 
 #include <sodium.h>
+#include <unistd.h>
 
 static struct mx_app app;
 
@@ -311,6 +314,93 @@ static void test_borders(void **state)
     mtplx_free(ids);
 }
 
+/* Conventions of other families, in small: special tokens have the ids 1, 2, ... and the first one
+ * stops answers. */
+static const struct convention {
+    const char *name, *specials[5], *text, *opens;
+} conventions[] = {
+    {"llama3",
+     {"<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"},
+     "<|begin_of_text|>{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+     "{{ m.content | trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}"
+     "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
+     "3"},
+    {"gemma",
+     {"<end_of_turn>", "<bos>", "<start_of_turn>"},
+     "<bos>{% for m in messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n"
+     "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}",
+     "3"},
+    {"deepseek",
+     {"<EOS>", "<BOS>", "<User>", "<Assistant>", "<Tool>"},
+     "<BOS>{% for m in messages %}{% if m.role == 'user' %}<User>{{ m.content }}"
+     "{% elif m.role == 'tool' %}<Tool>{{ m.content }}{% else %}<Assistant>{{ m.content }}<EOS>"
+     "{% endif %}{% endfor %}{% if add_generation_prompt %}<Assistant>{% endif %}",
+     "3 4 5"},
+    {"glm",
+     {"<|endoftext|>", "<|user|>", "<|assistant|>", "<|observation|>"},
+     "{% for m in messages %}<|{{ 'observation' if m.role == 'tool' else m.role }}|>\n"
+     "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+     "2 3 4"},
+    {"words",
+     {"</s>"},
+     "{% for m in messages %}### {{ m.role }}\n{{ m.content }}\n{% endfor %}",
+     ""},
+    {"refuses", {"</s>", "<x>"}, "{{ raise_exception('no') }}", ""},
+};
+
+static bool lists(const char *ids, int32_t id)
+{
+    char word[16];
+    snprintf(word, sizeof word, "%d", id);
+    return strstr(ids, word) != NULL;
+}
+
+static void check_convention(const struct convention *c)
+{
+    char dir[] = "/tmp/mtplx-align-XXXXXX", path[64];
+    mtplx_error err = {0};
+    struct mx_strbuf b;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    assert_int_equal(mx_file_write(path, c->text, strlen(c->text), &err), MTPLX_OK);
+    mx_strbuf_init(&b, 0);
+    mx_strbuf_puts(&b, "{\"added_tokens\":[");
+    for (int i = 0; i < 5 && c->specials[i]; i++)
+        mx_strbuf_printf(&b, "%s{\"id\":%d,\"content\":\"%s\",\"special\":true}", i ? "," : "",
+                         i + 1, c->specials[i]);
+    mx_strbuf_puts(&b, "],\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"vocab\":{"
+                       "\"a\":0},\"merges\":[]}}");
+    struct mtplx_model *m = calloc(1, sizeof *m);
+    struct mx_app other = {.model = m};
+    m->tokenizer = mx_tokenizer_parse(b.data, b.len, "t.json", &err);
+    m->chat = mx_chat_open(dir, &err);
+    m->stops[0] = 1;
+    m->n_stops = 1;
+    if (!m->tokenizer || !m->chat)
+        fail_msg("%s: %s", c->name, err.message);
+    mx_borders_learn(&other);
+    for (int32_t id = 1; id < 6; id++) {
+        bool found = false;
+        for (int i = 0; i < other.n_openers; i++)
+            found |= other.openers[i] == id;
+        if (found != lists(c->opens, id))
+            fail_msg("%s: token %d %s a message", c->name, id, found ? "opens" : "does not open");
+    }
+    mx_tokenizer_free(m->tokenizer);
+    mx_chat_free(m->chat);
+    free(m);
+    mx_strbuf_free(&b);
+    unlink(path);
+    rmdir(dir);
+}
+
+static void test_conventions(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof conventions / sizeof *conventions; i++)
+        check_convention(&conventions[i]);
+}
+
 static void test_unpredicted(void **state)
 {
     (void)state;
@@ -369,9 +459,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat),     cmocka_unit_test(test_chat_tools),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_responses),
-        cmocka_unit_test(test_borders),  cmocka_unit_test(test_unpredicted),
+        cmocka_unit_test(test_chat),        cmocka_unit_test(test_chat_tools),
+        cmocka_unit_test(test_messages),    cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_borders),     cmocka_unit_test(test_unpredicted),
+        cmocka_unit_test(test_conventions),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -10,7 +10,7 @@
 #include <ftw.h>
 #include <sys/stat.h>
 
-enum { MOST = 4096, LONG = SLOW_BUILD ? 900 : 1600, SYSTEM = SLOW_BUILD ? 600 : 1000 };
+enum { MOST = 4096, LONG = SLOW_BUILD ? 900 : 1200, SYSTEM = SLOW_BUILD ? 600 : 700 };
 
 static mtplx_model *model;
 
@@ -209,9 +209,9 @@ static size_t planned_before(struct mx_engine *e, size_t n, size_t at)
 static void test_edit(void **state)
 {
     (void)state;
-    static const size_t back[] = {3, 300, 700, 1300};
+    static const size_t back[] = {3, 300, 800};
     struct ask *first = ask_new(7, LONG);
-    for (size_t i = 0; i < sizeof back / sizeof *back && back[i] < LONG; i++) {
+    for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
         struct mx_engine *e = engine(4); /* an edited prompt adds points of its own */
         struct ask *a = ask_like(first, LONG), *b = ask_like(first, LONG);
         size_t at = LONG - back[i];
@@ -382,7 +382,9 @@ static void test_crowd(void **state)
     mx_engine_free(e);
 }
 
-/* Who reads for others may be cancelled: another one goes on where it was. */
+/* Who reads for others may be cancelled: another one goes on where it was. Where it has come past
+ * the shared beginning by then, each of them reads the tokens since its last point, less than what
+ * makes one wait for another. */
 static void test_leader_gone(void **state)
 {
     (void)state;
@@ -399,7 +401,7 @@ static void test_leader_gone(void **state)
         free(a[i]);
     }
     assert_true(mx_engine_drain(e, UINT64_MAX));
-    assert_in_range(look(e).counters.prompt_tokens, SYSTEM, SYSTEM + CROWD * 100);
+    assert_in_range(look(e).counters.prompt_tokens, SYSTEM, SYSTEM + CROWD * (256 + 100));
     mx_engine_free(e);
 }
 

@@ -208,6 +208,25 @@ static void test_order(void **state)
     rig_close(&r);
 }
 
+/* Where all were used of late, age goes before hits and size: what was put in last stays. */
+static void test_recent_order(void **state)
+{
+    struct rig r;
+    (void)state;
+    rig_open(&r, (struct mx_bank_options){.pin_ns = 100 * SECOND}, true);
+    put_of(&r, 1, 200, MX_POINT_ANSWER, "a");
+    assert_int_equal(restored_of(&r, 1, 200), 200);
+    rig_time += 20 * SECOND;
+    put_of(&r, 2, 600, MX_POINT_ANSWER, "b");
+    put_of(&r, 3, 100, MX_POINT_ANSWER, "c"); /* as new, but short */
+    mx_bank_shrink(r.bank, mx_bank_bytes(r.bank) - 1);
+    assert_int_equal(restored_of(&r, 1, 200), 0);
+    mx_bank_shrink(r.bank, mx_bank_bytes(r.bank) - 1);
+    assert_int_equal(restored_of(&r, 3, 100), 0);
+    assert_int_equal(restored_of(&r, 2, 600), 600);
+    rig_close(&r);
+}
+
 static void test_hits_protect(void **state)
 {
     struct rig r;
@@ -389,10 +408,10 @@ int main(void)
         cmocka_unit_test(test_scopes),       cmocka_unit_test(test_refreshed),
         cmocka_unit_test(test_interning),    cmocka_unit_test(test_supersedes_nothing),
         cmocka_unit_test(test_cap),          cmocka_unit_test(test_order),
-        cmocka_unit_test(test_hits_protect), cmocka_unit_test(test_too_large),
-        cmocka_unit_test(test_ttl),          cmocka_unit_test(test_drop),
-        cmocka_unit_test(test_pressure),     cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_recent_order), cmocka_unit_test(test_hits_protect),
+        cmocka_unit_test(test_too_large),    cmocka_unit_test(test_ttl),
+        cmocka_unit_test(test_drop),         cmocka_unit_test(test_pressure),
+        cmocka_unit_test(test_damage),       cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
