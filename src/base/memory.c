@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -98,4 +101,11 @@ uint64_t mx_memory_budget(uint64_t usable, uint64_t weights)
         return least;
     uint64_t left = usable - weights - spare;
     return left > least ? left : least;
+}
+
+void mx_memory_trim(void)
+{
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

@@ -253,6 +253,7 @@ void mx_bank_remove(struct mx_bank *b, struct mx_entry *e, enum mx_cache_miss wh
                     struct mx_trash *t)
 {
     struct mx_session *s = e->session;
+    b->removed++;
     if (why != MX_MISS_NONE) {
         mx_grave_dig(&b->graves, mx_index_scope(&e->item), e->s->tokens, e->s->n, why);
         if (mx_leave_may(b, e))

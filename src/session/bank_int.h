@@ -62,6 +62,7 @@ struct mx_bank {
     uint64_t own_bytes, block_bytes, next_id, ceiling;
     struct mx_leaving leaving;
     struct mx_gauge gauge;
+    uint64_t removed, trimmed;  /* entries removed, and by the last return of memory */
     struct mx_bank_stats stats; /* counters; the rest is filled in when asked for */
 };
 

@@ -1,6 +1,9 @@
 /* Session bank: budgets, steering and status. See bank.h. */
 #include "session/spill.h"
 
+#include "base/memory.h"
+#include "runtime/model.h"
+
 #include <string.h>
 
 /* Parts of what the bank may use: what each pool of free blocks keeps at most, and what is made on
@@ -22,14 +25,16 @@ const char *mx_point_name(enum mx_point p)
 
 /* ---- Budgets ------------------------------------------------------------------------------ */
 
-/* Free blocks that the model keeps are memory of nobody's: little beside the bank, and none where
- * memory is short. */
-static void trim_pools(struct mx_bank *b, uint64_t keep)
+/* Free KV blocks that are kept for the next sequence count as memory of the bank's making: where
+ * its budget is small few are, and none where memory is short. */
+static void trim(struct mx_bank *b, uint64_t keep)
 {
-    struct mx_kv_pool *const pools[] = {b->o.model->kv_pool, b->o.model->mtp_pool};
-    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
-        if (pools[i])
-            mx_kv_pool_trim(pools[i], keep);
+    const mtplx_model *m = b->o.model;
+    if (m->kv_pool)
+        mx_kv_pool_trim(m->kv_pool, keep);
+    if (m->mtp_pool)
+        mx_kv_pool_trim(m->mtp_pool, keep);
+    mx_memory_trim();
 }
 
 void mx_bank_tick(struct mx_bank *b)
@@ -42,10 +47,13 @@ void mx_bank_tick(struct mx_bank *b)
     b->ceiling = mx_gauge_update(&b->gauge, now, mx_bank_held_bytes(b), b->o.budget);
     mx_bank_fit(b, b->ceiling, now, &b->stats.dropped_pressure, &trash);
     mx_spill_idle(b, now, &trash);
-    uint64_t keep = b->gauge.level == MX_PRESSURE_NONE ? b->ceiling / POOL_PART : 0;
+    uint64_t removed = b->removed, keep = b->ceiling / POOL_PART;
+    bool calm = b->gauge.level == MX_PRESSURE_NONE, stale = removed != b->trimmed || !calm;
+    b->trimmed = removed;
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
-    trim_pools(b, keep);
+    if (stale)
+        trim(b, calm ? keep : 0);
 }
 
 void mx_bank_make_room(struct mx_bank *b, uint64_t bytes)
@@ -82,12 +90,9 @@ void mx_bank_set_budget(struct mx_bank *b, uint64_t bytes)
 
 uint64_t mx_bank_bytes(struct mx_bank *b)
 {
-    struct mx_trash trash = {0};
     pthread_mutex_lock(&b->lock);
-    mx_leave_reap(b, false, &trash);
     uint64_t bytes = mx_bank_held_bytes(b);
     pthread_mutex_unlock(&b->lock);
-    mx_trash_burn(b, &trash);
     return bytes;
 }
 
