@@ -317,13 +317,13 @@ void mx_reuse_start(struct mx_engine *e, struct mx_job *j)
         begin(e, j);
         return;
     }
-    if (more && is_warm(j))
-        j->miss = MX_MISS_BACKGROUND_BYPASS;
-    else if (more && mx_load_start(e, j)) {
+    if (more && !is_warm(j) && mx_load_start(e, j)) {
         r->phase = MX_PHASE_LOADING;
         r->load_until = mx_now_ns() + LOAD_NS;
         return;
     }
+    if (more)
+        j->miss = is_warm(j) ? MX_MISS_BACKGROUND_BYPASS : MX_MISS_COLD_UNREADABLE;
     settle(e, j);
 }
 
@@ -335,7 +335,7 @@ static bool poll_load(struct mx_engine *e, struct mx_job *j)
     if (mx_load_take(e, j, &hit)) {
         take_hit(j, &hit, true);
     } else if (mx_now_ns() >= r->load_until) {
-        mx_load_abandon(e, j);
+        mx_load_give_up(e, j);
         j->miss = MX_MISS_COLD_UNREADABLE;
     } else {
         return false;
