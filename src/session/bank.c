@@ -43,6 +43,7 @@ struct mx_bank *mx_bank_new(const struct mx_bank_options *o, mtplx_error *err)
     b->spacing = mx_plan_spacing(mx_seq_slab_floats(m) * sizeof(float),
                                  mx_kv_block_bytes(&m->geometry.kv), o->spacing);
     pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->offering, NULL);
     mx_gauge_init(&b->gauge);
     b->ceiling = b->o.budget;
     return b;
@@ -66,6 +67,7 @@ void mx_bank_free(struct mx_bank *b)
     mx_held_close(&b->leaving.blocks);
     mx_index_close(&b->index);
     mx_held_close(&b->held);
+    pthread_mutex_destroy(&b->offering);
     pthread_mutex_destroy(&b->lock);
     free(b);
 }

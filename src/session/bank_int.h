@@ -53,6 +53,9 @@ struct mx_bank {
     bool can_cut;
     size_t spacing; /* of CHUNK points, see plan.c */
 
+    pthread_mutex_t offering; /* held for each offer to the cold tier, never with `lock` */
+    _Atomic uint64_t cleared; /* times that the cold tier was told to drop what it has */
+
     pthread_mutex_t lock; /* of all below */
     struct mx_index index;
     struct mx_held held;

@@ -32,6 +32,7 @@ static void gather(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
     o->s = mx_snapshot_ref(e->s);
     o->key = e->key;
     o->point = e->point;
+    o->cleared = atomic_load(&b->cleared);
     mx_copy_label(o->scope, mx_index_scope(&e->item));
     mx_copy_label(o->session, e->session->label);
     o->next = t->offers;
@@ -118,10 +119,17 @@ void mx_spill_all(struct mx_bank *b, struct mx_trash *t)
 
 /* ---- Offering ----------------------------------------------------------------------------- */
 
-static bool put(struct mx_cold *c, const struct mx_offer *o)
+/* What was gathered before the tier was cleared is not brought to it afterwards. True: it is there,
+ * or will be, or has no need to. */
+static bool put(struct mx_bank *b, const struct mx_offer *o)
 {
-    return mx_cold_put_snapshot(c, o->s, (int)o->point, o->scope, o->session) ||
-           mx_cold_has(c, MX_COLD_SNAPSHOT, o->key);
+    struct mx_cold *c = b->o.cold;
+    pthread_mutex_lock(&b->offering);
+    bool done = o->cleared != atomic_load(&b->cleared) ||
+                mx_cold_put_snapshot(c, o->s, (int)o->point, o->scope, o->session) ||
+                mx_cold_has(c, MX_COLD_SNAPSHOT, o->key);
+    pthread_mutex_unlock(&b->offering);
+    return done;
 }
 
 void mx_spill_offer(struct mx_bank *b, struct mx_trash *t, uint64_t patience)
@@ -131,8 +139,8 @@ void mx_spill_offer(struct mx_bank *b, struct mx_trash *t, uint64_t patience)
         struct mx_offer *o = t->offers;
         t->offers = o->next;
         uint64_t now = until ? mx_now_ns() : 0;
-        if (!put(b->o.cold, o) && now < until && mx_cold_flush(b->o.cold, until - now))
-            put(b->o.cold, o);
+        if (!put(b, o) && now < until && mx_cold_flush(b->o.cold, until - now))
+            put(b, o);
         mx_snapshot_unref(o->s);
         free(o);
     }

@@ -18,6 +18,7 @@ struct mx_offer {
     mtplx_snapshot *s;
     struct mx_cold_key key;
     enum mx_point point;
+    uint64_t cleared; /* the bank's count when it was gathered: later it is not made any more */
     char scope[MX_LABEL_BYTES], session[MX_LABEL_BYTES];
 };
 

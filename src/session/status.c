@@ -98,10 +98,20 @@ uint64_t mx_bank_bytes(struct mx_bank *b)
 
 /* ---- Steering ----------------------------------------------------------------------------- */
 
+/* Behind the offer that is being made. */
+static int clear_cold(struct mx_bank *b, const char *session)
+{
+    pthread_mutex_lock(&b->offering);
+    int n = mx_cold_drop(b->o.cold, session);
+    pthread_mutex_unlock(&b->offering);
+    return n;
+}
+
 int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold)
 {
     struct mx_trash trash = {0};
     uint64_t dropped = 0;
+    bool clear = cold && b->o.cold && !id;
     pthread_mutex_lock(&b->lock);
     const struct mx_session *s = session ? mx_bank_session(b, session) : NULL;
     for (struct mx_entry *e = b->oldest, *next; e; e = next) {
@@ -110,9 +120,11 @@ int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold)
             mx_bank_remove(b, e, MX_MISS_NONE, &dropped, &trash);
     }
     b->stats.dropped_asked += dropped;
+    if (clear)
+        atomic_fetch_add(&b->cleared, 1);
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
-    int on_disk = cold && b->o.cold && !id ? mx_cold_drop(b->o.cold, session) : 0;
+    int on_disk = clear ? clear_cold(b, session) : 0;
     return on_disk > (int)dropped ? on_disk : (int)dropped;
 }
 

@@ -2,37 +2,36 @@
 #include "bank_rig.h"
 
 #include "session/cold.h"
+#include "session/spill.h"
 
+#include <ftw.h>
 #include <stdio.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 static char dir[64];
 
-/* A tier that writes nothing of what the rig makes. */
-static struct mx_cold *open_cold(void)
+static struct mx_cold *open_cold(size_t min_tokens)
 {
     mtplx_error err = {0};
     snprintf(dir, sizeof dir, "/tmp/mtplx-leave-XXXXXX");
     assert_non_null(mkdtemp(dir));
-    struct mx_cold_options o = {.dir = dir, .mode = MX_COLD_ON, .min_tokens = SIZE_MAX};
+    struct mx_cold_options o = {
+        .dir = dir, .mode = MX_COLD_ON, .floor_bytes = 1, .min_tokens = min_tokens};
     struct mx_cold *c = mx_cold_open(&o, &err);
     assert_non_null(c);
     return c;
 }
 
+static int remove_one(const char *path, const struct stat *sb, int type, struct FTW *f)
+{
+    (void)sb, (void)type, (void)f;
+    return remove(path);
+}
+
 static void close_cold(struct mx_cold *c)
 {
-    char path[128];
-    static const char *const names[] = {"manifest.db", "manifest.db-wal", "manifest.db-shm",
-                                        "lock"};
-    mx_cold_close(c, 1000000000ull);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    snprintf(path, sizeof path, "%s/objects", dir);
-    rmdir(path);
-    rmdir(dir);
+    mx_cold_close(c, 5000000000ull);
+    nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static void put_of(struct rig *r, int which, size_t n)
@@ -49,7 +48,7 @@ static void test_counted(void **state)
 {
     struct rig r;
     (void)state;
-    struct mx_cold *c = open_cold();
+    struct mx_cold *c = open_cold(SIZE_MAX); /* writes nothing */
     rig_open(&r, (struct mx_bank_options){.cold = c}, true);
     put_of(&r, 1, 300);
     mtplx_snapshot *written = mx_snapshot_ref(r.bank->newest->s);
@@ -120,10 +119,38 @@ static void test_room(void **state)
     rig_close(&r);
 }
 
+/* What was on its way to the disk when that was cleared does not come back there. */
+static void test_cleared(void **state)
+{
+    (void)state;
+    for (int clear = 0; clear < 2; clear++) {
+        struct rig r;
+        struct mx_cold *c = open_cold(100);
+        struct mx_trash trash = {0};
+        struct mx_cold_stats st;
+        rig_open(&r, (struct mx_bank_options){.cold = c}, true);
+        put_of(&r, 3, 300);
+        rig_time += 100 * 1000000000ull;
+        pthread_mutex_lock(&r.bank->lock);
+        mx_spill_idle(r.bank, rig_time, &trash);
+        pthread_mutex_unlock(&r.bank->lock);
+        assert_non_null(trash.offers);
+        if (clear)
+            assert_int_equal(mx_bank_drop(r.bank, NULL, 0, true), 1);
+        mx_trash_burn(r.bank, &trash);
+        assert_true(mx_cold_flush(c, 5000000000ull));
+        mx_cold_get_stats(c, &st);
+        assert_int_equal(st.snapshots, !clear);
+        rig_close(&r);
+        close_cold(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counted),
+        cmocka_unit_test(test_cleared),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_room),
     };
