@@ -364,8 +364,7 @@ static bool put(struct mx_bank *b, struct mx_entry *e, const char *scope, const 
     return true;
 }
 
-/* What it would take if it shared nothing. */
-static uint64_t whole_bytes(const mtplx_snapshot *s, uint64_t own)
+uint64_t mx_bank_whole_bytes(const mtplx_snapshot *s, uint64_t own)
 {
     uint64_t sum = own;
     for (size_t i = 0; i < s->n_kv; i++)
@@ -413,7 +412,7 @@ void mx_bank_insert(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, c
     }
     struct mx_kv_block **old =
         (struct mx_kv_block **)malloc((s->n_kv + s->n_mtp + 1) * sizeof *old);
-    uint64_t bytes = whole_bytes(s, e->own);
+    uint64_t bytes = mx_bank_whole_bytes(s, e->own);
     pthread_mutex_lock(&b->lock);
     bool fits = bytes <= b->ceiling;
     bool kept = fits && put(b, e, key, session, refs, old, &n_old, &trash);

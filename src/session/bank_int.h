@@ -106,6 +106,9 @@ static inline struct mx_entry *mx_entry_of(struct mx_item *it)
 /* Copies a scope or label of at most MX_LABEL_BYTES - 1 bytes; NULL is "". */
 void mx_copy_label(char *to, const char *label);
 
+/* What a snapshot with so many own bytes would take if it shared nothing. */
+uint64_t mx_bank_whole_bytes(const mtplx_snapshot *s, uint64_t own);
+
 /* The rest wants the lock. */
 
 /* Takes an entry out of everything, into the trash; adds one to *count. `why` EVICTED or EXPIRED

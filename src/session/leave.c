@@ -3,9 +3,6 @@
 
 #include "session/bank_int.h"
 
-/* So much of what the bank may use can be on its way to the disk, as a part of it. */
-#define PART 8
-
 static uint64_t block_bytes(const struct mx_kv_block *k)
 {
     return mx_kv_pool_block_bytes(k->pool);
@@ -13,12 +10,8 @@ static uint64_t block_bytes(const struct mx_kv_block *k)
 
 bool mx_leave_may(const struct mx_bank *b, const struct mx_entry *e)
 {
-    uint64_t bytes = b->leaving.bytes + e->own, most = b->ceiling / PART;
-    for (size_t i = 0; i < e->s->n_kv && bytes <= most; i++)
-        bytes += block_bytes(e->s->kv[i]);
-    for (size_t i = 0; i < e->s->n_mtp && bytes <= most; i++)
-        bytes += block_bytes(e->s->mtp[i]);
-    return bytes <= most;
+    uint64_t most = b->ceiling / MX_LEAVE_PART, bytes = mx_bank_whole_bytes(e->s, e->own);
+    return b->leaving.bytes <= most && bytes <= most - b->leaving.bytes;
 }
 
 static void count(struct mx_bank *b, struct mx_kv_block *const *blocks, size_t n)

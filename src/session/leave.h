@@ -20,6 +20,9 @@ struct mx_leaving {
     uint64_t bytes;         /* own bytes, and of blocks that no entry holds */
 };
 
+/* So much of what the bank may use can be on its way to the disk, as a part of it. */
+#define MX_LEAVE_PART 8
+
 /* Whether an entry that is to be dropped may be offered to the cold tier. */
 bool mx_leave_may(const struct mx_bank *b, const struct mx_entry *e);
 /* Takes over an entry that is out of everything, its blocks not counted any more. False: nothing

@@ -84,9 +84,19 @@ static bool is_due(const struct mx_entry *e)
     return !e->settled && !mx_index_extended(&e->item);
 }
 
+/* Whether there is a place in the tier's queue beside `more` bytes: what waits there is not dropped
+ * for what is new, so that on a slow disk it may only be a part of the bank. */
+static bool has_place(const struct mx_bank *b, uint64_t more)
+{
+    struct mx_cold_stats st;
+    mx_cold_get_stats(b->o.cold, &st);
+    return st.queued_bytes + more <= b->ceiling / MX_LEAVE_PART;
+}
+
 void mx_spill_idle(struct mx_bank *b, uint64_t now, struct mx_trash *t)
 {
     int left = MOST_CHAINS;
+    uint64_t bytes = 0;
     if (!b->o.cold)
         return;
     for (struct mx_entry *e = b->oldest; e && left > 0; e = e->newer) {
@@ -95,8 +105,12 @@ void mx_spill_idle(struct mx_bank *b, uint64_t now, struct mx_trash *t)
         if (!is_due(e))
             continue;
         left--;
-        if (now - e->used_ns >= PAUSE_NS || e->item.n >= choose(b, e, false).written + MUCH)
-            gather_chain(b, e, t);
+        if (now - e->used_ns < PAUSE_NS && e->item.n < choose(b, e, false).written + MUCH)
+            continue;
+        if (!has_place(b, bytes))
+            return;
+        bytes += mx_bank_whole_bytes(e->s, e->own);
+        gather_chain(b, e, t);
     }
 }
 

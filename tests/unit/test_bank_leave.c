@@ -146,12 +146,37 @@ static void test_cleared(void **state)
     }
 }
 
+/* Of ten idle conversations as many are offered at once as fill an eighth of the bank. */
+static void test_few_at_once(void **state)
+{
+    struct rig r;
+    struct mx_trash trash = {0};
+    size_t n = 0;
+    (void)state;
+    struct mx_cold *c = open_cold(100);
+    rig_open(&r, (struct mx_bank_options){.cold = c}, true);
+    for (int i = 0; i < 10; i++)
+        put_of(&r, i, 300);
+    mx_bank_set_budget(r.bank, mx_bank_bytes(r.bank));
+    rig_time += 100 * 1000000000ull;
+    pthread_mutex_lock(&r.bank->lock);
+    mx_spill_idle(r.bank, rig_time, &trash);
+    pthread_mutex_unlock(&r.bank->lock);
+    for (const struct mx_offer *o = trash.offers; o; o = o->next)
+        n++;
+    assert_int_equal(n, 2);
+    mx_trash_burn(r.bank, &trash);
+    mx_bank_free(r.bank); /* offers the others too */
+    close_cold(c);
+    r.bank = NULL;
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counted),
-        cmocka_unit_test(test_cleared),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_counted),     cmocka_unit_test(test_cleared),
+        cmocka_unit_test(test_few_at_once), cmocka_unit_test(test_many),
         cmocka_unit_test(test_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
