@@ -40,7 +40,8 @@ static const char *label(const struct reader *r, int flag, char buf[64])
 
 /* ---- Values ------------------------------------------------------------------------------- */
 
-static mtplx_status read_size(const struct reader *r, int flag, uint64_t *out)
+static mtplx_status read_size_or(const struct reader *r, int flag, const char *others,
+                                 uint64_t *out)
 {
     char buf[64];
     if (!given(r, flag))
@@ -48,8 +49,14 @@ static mtplx_status read_size(const struct reader *r, int flag, uint64_t *out)
     *out = mx_cli_size(value(r, flag)->text);
     if (*out > 0)
         return MTPLX_OK;
-    return mx_error(r->err, MTPLX_ERR_ARGUMENT, "%s takes a size such as 512M or 8G, not \"%.40s\"",
-                    label(r, flag, buf), value(r, flag)->text);
+    return mx_error(r->err, MTPLX_ERR_ARGUMENT,
+                    "%s takes a size such as 512M or 8G%s, not \"%.40s\"", label(r, flag, buf),
+                    others, value(r, flag)->text);
+}
+
+static mtplx_status read_size(const struct reader *r, int flag, uint64_t *out)
+{
+    return read_size_or(r, flag, "", out);
 }
 
 static uint64_t seconds(const struct reader *r, int flag, double fallback)
@@ -202,7 +209,7 @@ static mtplx_status read_cold(const struct reader *r)
     if (st == MTPLX_OK && says(r, SERVE_SSD_BUDGET, "off"))
         o->hourly_bytes = UINT64_MAX;
     else if (st == MTPLX_OK)
-        st = read_size(r, SERVE_SSD_BUDGET, &o->hourly_bytes);
+        st = read_size_or(r, SERVE_SSD_BUDGET, ", or off", &o->hourly_bytes);
     if (st == MTPLX_OK)
         st = read_size(r, SERVE_SSD_FLOOR, &o->floor_bytes);
     return st == MTPLX_OK ? read_size(r, SERVE_SSD_BACKLOG, &o->queue_bytes) : st;

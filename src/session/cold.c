@@ -389,7 +389,8 @@ static bool plan(struct mx_cold *c, struct mx_cold_batch *b, const struct mx_col
 static enum mx_cold_cause admit(struct mx_cold *c, const struct mx_cold_batch *b)
 {
     uint64_t now = mx_cold_now_ms(c);
-    if (c->paused && now < c->retry_ms)
+    /* Unsigned: a clock that was set back ends the pause too. */
+    if (c->paused && now - c->paused_ms < MX_COLD_RETRY_MS)
         return c->paused;
     if (c->stats.queued && c->stats.queued_bytes + b->bytes > c->o.queue_bytes)
         return MX_COLD_CAUSE_QUEUE;

@@ -4,6 +4,7 @@
 #include "session/cold_int.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,6 @@ struct mx_cold *mx_cold_admin_open(const char *dir, uint64_t max_bytes,
                                    mtplx_error *err)
 {
     char own[256] = "";
-    struct stat st;
     if (err)
         *err = (mtplx_error){0};
     if (!dir || !*dir) {
@@ -23,8 +23,18 @@ struct mx_cold *mx_cold_admin_open(const char *dir, uint64_t max_bytes,
             return NULL;
         dir = own;
     }
-    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode)) {
-        mx_error(err, MTPLX_ERR_IO, "there is no session cache in %s", dir);
+    /* Looking must not make one, of any directory that was named by mistake. */
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int cause = errno;
+    bool cache = fd >= 0 && mx_cold_dir_is_cache(fd);
+    if (fd >= 0)
+        close(fd);
+    if (!cache) {
+        if (fd < 0 && cause != ENOENT && cause != ENOTDIR)
+            mx_error(err, MTPLX_ERR_IO, "cannot open %s: %s", dir, strerror(cause));
+        else
+            mx_error(err, MTPLX_ERR_IO,
+                     "there is no session cache in %s: name its directory with --dir", dir);
         return NULL;
     }
     struct mx_cold_options o = {
@@ -241,7 +251,7 @@ mtplx_status mx_cold_gc(struct mx_cold *c, struct mx_cold_report *r, mtplx_error
     mx_cold_index_each(&c->index, unmark, NULL);
     mx_cold_reconcile(c, &cursor, UINT64_MAX);
     mx_cold_prune_all(c);
-    mx_cold_make_room(c, 0);
+    mx_cold_make_room(c, 0, NULL);
     mx_cold_manifest_shrink(c);
     r->removed = c->stats.orphans - was.orphans;
     r->evicted = c->stats.evicted - was.evicted;

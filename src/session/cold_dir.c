@@ -8,6 +8,7 @@
  * links, so that nobody can redirect a write who cannot write into the directory. */
 #include "session/cold_int.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -98,7 +99,10 @@ static mtplx_status make_parents(char *path, mtplx_error *err)
         *p = '\0';
         bool bad = mkdir(path, 0700) != 0 && errno != EEXIST && errno != EROFS;
         if (bad)
-            mx_error(err, MTPLX_ERR_IO, "cannot make directory %s: %s", path, strerror(errno));
+            mx_error(err, MTPLX_ERR_IO,
+                     "cannot make directory %s: %s: name another with "
+                     "--ssd-session-cache-dir",
+                     path, strerror(errno));
         *p = '/';
         if (bad)
             return MTPLX_ERR_IO;
@@ -106,8 +110,36 @@ static mtplx_status make_parents(char *path, mtplx_error *err)
     return MTPLX_OK;
 }
 
-/* Directories of somebody else are refused; ours are closed to others. */
-static mtplx_status claim(int fd, const char *path, mtplx_error *err)
+static bool there(int at, const char *name, mode_t type)
+{
+    struct stat st;
+    return fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && (st.st_mode & S_IFMT) == type;
+}
+
+bool mx_cold_dir_is_cache(int fd)
+{
+    return there(fd, "objects", S_IFDIR) &&
+           (there(fd, "lock", S_IFREG) || there(fd, "manifest.db", S_IFREG));
+}
+
+static bool is_empty(int fd)
+{
+    int again = openat(fd, ".", DIR_FLAGS);
+    DIR *d = again >= 0 ? fdopendir(again) : NULL;
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));)
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+             strcmp(e->d_name, "lost+found") != 0;
+    if (d)
+        closedir(d);
+    else if (again >= 0)
+        close(again);
+    return d && n == 0;
+}
+
+/* Directories of somebody else are refused; ours are closed to others, but only those that are
+ * there for nothing else: what others use, such as /tmp, is not ours to close. */
+static mtplx_status claim(int fd, const char *path, bool cache, mtplx_error *err)
 {
     struct stat st;
     if (fstat(fd, &st) != 0)
@@ -117,7 +149,14 @@ static mtplx_status claim(int fd, const char *path, mtplx_error *err)
                         "%s belongs to another user, who could read the conversations: name "
                         "another directory with --ssd-session-cache-dir",
                         path);
-    if ((st.st_mode & 07777) != 0700 && fchmod(fd, 0700) != 0 && errno != EROFS)
+    if ((st.st_mode & 07777) == 0700)
+        return MTPLX_OK;
+    if (st.st_mode & 077 && ((st.st_mode & S_ISVTX) || (!cache && !is_empty(fd))))
+        return mx_error(err, MTPLX_ERR_IO,
+                        "%s is open to other users and used for other things: name a new or empty "
+                        "directory with --ssd-session-cache-dir",
+                        path);
+    if (fchmod(fd, 0700) != 0 && errno != EROFS)
         return mx_error(err, MTPLX_ERR_IO, "cannot close %s to other users: %s", path,
                         strerror(errno));
     return MTPLX_OK;
@@ -130,6 +169,7 @@ static int open_folder(int at, const char *name, bool make)
         return fd;
     if (mkdirat(at, name, 0700) != 0 && errno != EEXIST)
         return -1;
+    (void)fsync(at); /* what is synced in it is nowhere while its own name is not */
     return openat(at, name, DIR_FLAGS | O_NOFOLLOW);
 }
 
@@ -159,11 +199,15 @@ static mtplx_status open_all(struct mx_cold_dir *d, char *path, mtplx_error *err
     if (s)
         return s;
     if (mkdir(path, 0700) != 0 && errno != EEXIST && errno != EROFS)
-        return mx_error(err, MTPLX_ERR_IO, "cannot make directory %s: %s", path, strerror(errno));
+        return mx_error(err, MTPLX_ERR_IO,
+                        "cannot make directory %s: %s: name another with --ssd-session-cache-dir",
+                        path, strerror(errno));
     d->fd = open(path, DIR_FLAGS);
     if (d->fd < 0)
-        return mx_error(err, MTPLX_ERR_IO, "cannot open directory %s: %s", path, strerror(errno));
-    s = claim(d->fd, path, err);
+        return mx_error(err, MTPLX_ERR_IO,
+                        "cannot open directory %s: %s: name another with --ssd-session-cache-dir",
+                        path, strerror(errno));
+    s = claim(d->fd, path, mx_cold_dir_is_cache(d->fd), err);
     if (s)
         return s;
     char *real = realpath(path, NULL);
@@ -172,12 +216,15 @@ static mtplx_status open_all(struct mx_cold_dir *d, char *path, mtplx_error *err
         snprintf(d->path, sizeof d->path, "%s", real);
     free(real);
     if (!fits)
-        return mx_error(err, MTPLX_ERR_ARGUMENT, "the path of %s is too long", path);
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "the path of %s is too long: name another directory "
+                        "with --ssd-session-cache-dir",
+                        path);
     take_lock(d);
     d->objects = open_folder(d->fd, "objects", d->locked);
     if (d->objects < 0)
         return mx_error(err, MTPLX_ERR_IO, "cannot open %s/objects: %s", d->path, strerror(errno));
-    return claim(d->objects, "objects", err);
+    return claim(d->objects, "objects", true, err);
 }
 
 mtplx_status mx_cold_dir_open(struct mx_cold_dir *d, const char *path, mtplx_error *err)
@@ -189,7 +236,15 @@ mtplx_status mx_cold_dir_open(struct mx_cold_dir *d, const char *path, mtplx_err
         if (s)
             return s;
     } else if (strlen(path) >= sizeof own) {
-        return mx_error(err, MTPLX_ERR_ARGUMENT, "the path of the session cache is too long");
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "the path of the session cache is too long: name a "
+                        "directory of fewer than %zu characters with --ssd-session-cache-dir",
+                        sizeof own);
+    } else if (path[0] == '~' && (path[1] == '/' || !path[1])) {
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "%s: nobody has put your home directory for the ~: name the directory with "
+                        "its full path in --ssd-session-cache-dir",
+                        path);
     } else {
         snprintf(own, sizeof own, "%s", path);
     }

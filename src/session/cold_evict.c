@@ -51,16 +51,27 @@ static void evict(struct mx_cold *c, uint64_t keep_bytes, size_t keep_entries)
     free(k.list);
 }
 
-bool mx_cold_make_room(struct mx_cold *c, uint64_t more)
+/* With mu. Bytes of what an entry hangs below, which nothing that goes would free. */
+static uint64_t bytes_above(const struct mx_cold_entry *e)
+{
+    uint64_t n = 0;
+    for (e = e ? e->parent : NULL; e; e = e->parent)
+        n += e->state == MX_COLD_ENTRY_LIVE ? mx_cold_disk_bytes(e->bytes) : 0;
+    return n;
+}
+
+bool mx_cold_make_room(struct mx_cold *c, uint64_t more, const struct mx_cold_entry *e)
 {
     uint64_t most = mx_cold_limit(c);
     if (more > most)
         return false;
-    pthread_mutex_lock(&c->mu);
     uint64_t keep = most - more;
-    if (c->index.bytes > keep || c->index.n > MX_COLD_ENTRIES)
+    pthread_mutex_lock(&c->mu);
+    /* Too long a conversation must not cost all others their places, and then not fit. */
+    bool possible = bytes_above(e) <= keep;
+    if (possible && (c->index.bytes > keep || c->index.n > MX_COLD_ENTRIES))
         evict(c, keep - keep / 32, MX_COLD_ENTRIES - MX_COLD_ENTRIES / 32);
-    bool fits = c->index.bytes <= keep;
+    bool fits = possible && c->index.bytes <= keep;
     pthread_mutex_unlock(&c->mu);
     mx_cold_sweep(c);
     return fits;

@@ -129,7 +129,7 @@ static void count(struct mx_cold_index *x, const struct mx_cold_entry *e, int si
         x->snapshots += one;
     else
         x->blocks += one;
-    uint64_t bytes = (e->bytes + 4095) / 4096 * 4096; /* files take whole pages */
+    uint64_t bytes = mx_cold_disk_bytes(e->bytes);
     x->bytes += sign > 0 ? bytes : -bytes;
 }
 

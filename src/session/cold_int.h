@@ -45,6 +45,8 @@ mtplx_status mx_cold_dir_open(struct mx_cold_dir *d, const char *path, mtplx_err
 void mx_cold_dir_close(struct mx_cold_dir *d);
 /* The directory used when none is named, into out[256]. */
 mtplx_status mx_cold_dir_default(char *out, size_t cap, mtplx_error *err);
+/* Whether an open directory looks like one of the cold tier's. */
+bool mx_cold_dir_is_cache(int fd);
 /* An object's file below objects/. */
 void mx_cold_name(char *out, enum mx_cold_kind kind, struct mx_cold_key key,
                   const struct mx_cold_identity *id);
@@ -111,6 +113,11 @@ void mx_cold_index_detach(struct mx_cold_entry *e);
 /* Calls fn for every entry; fn must not add or remove. */
 void mx_cold_index_each(struct mx_cold_index *x, void (*fn)(struct mx_cold_entry *e, void *arg),
                         void *arg);
+/* What a file takes: whole pages. */
+static inline uint64_t mx_cold_disk_bytes(uint64_t bytes)
+{
+    return (bytes + 4095) / 4096 * 4096;
+}
 bool mx_cold_key_zero(struct mx_cold_key k);
 bool mx_cold_key_equal(struct mx_cold_key a, struct mx_cold_key b);
 
@@ -127,6 +134,7 @@ struct mx_cold_touched {
     uint64_t used;
 };
 #define MX_COLD_TOUCHES 4096
+#define MX_COLD_RETRY_MS 60000 /* of not writing after a failure */
 
 struct mx_cold_batch { /* one mx_cold_put() */
     struct mx_cold_batch *next;
@@ -160,6 +168,7 @@ enum mx_cold_cause {
     MX_COLD_CAUSE_RO,     /* read-only */
     MX_COLD_CAUSE_IO,     /* anything else */
     MX_COLD_CAUSE_FLOOR,  /* too little free */
+    MX_COLD_CAUSE_SIZE,   /* of one snapshot and its blocks, against max_bytes */
     MX_COLD_CAUSE_BUDGET, /* written too much in an hour */
     MX_COLD_CAUSE_QUEUE,
     MX_COLD_CAUSE_COUNT
@@ -192,7 +201,7 @@ struct mx_cold {
     struct mx_cold_touched *touches; /* not in the manifest yet */
     size_t n_touches;
     enum mx_cold_cause paused;
-    uint64_t retry_ms; /* no writing before */
+    uint64_t paused_ms; /* when; no writing for a minute */
     bool warned[MX_COLD_CAUSE_COUNT];
     uint64_t warned_ms[MX_COLD_CAUSE_COUNT];
     double budget;      /* bytes that may be written now */
@@ -249,8 +258,9 @@ void *mx_cold_writer(void *cold);
 void mx_cold_sweep(struct mx_cold *c);
 /* The most that the tier may take now: the option, or a quarter of what is free and its own. */
 uint64_t mx_cold_limit(struct mx_cold *c);
-/* Evicts until `more` bytes fit; false: they never do. Without mu. */
-bool mx_cold_make_room(struct mx_cold *c, uint64_t more);
+/* Evicts until `more` bytes fit; false: they never do, even without all else but what `e` (NULL:
+ * nothing) hangs below; then nothing goes. Without mu. */
+bool mx_cold_make_room(struct mx_cold *c, uint64_t more, const struct mx_cold_entry *e);
 /* Makes entries and rows from the headers of the files; what it does not get to until `deadline_ns`
  * is lost. */
 void mx_cold_rebuild(struct mx_cold *c, uint64_t deadline_ns);

@@ -36,9 +36,11 @@ static bool failed(struct mx_cold *c)
 {
     int code = c->db ? sqlite3_errcode(c->db) & 0xff : SQLITE_ERROR;
     int cause = c->db ? sqlite3_system_errno(c->db) : 0;
-    c->db_error = code == SQLITE_FULL || cause == ENOSPC ? ENOSPC
-                  : code == SQLITE_READONLY              ? EROFS
-                                                         : EIO;
+    c->db_error = code == SQLITE_FULL || cause == ENOSPC         ? ENOSPC
+                  : code == SQLITE_READONLY                      ? EROFS
+                  : code == SQLITE_BUSY || code == SQLITE_LOCKED ? EBUSY
+                  : code == SQLITE_NOMEM                         ? ENOMEM
+                                                                 : EIO;
     return false;
 }
 
@@ -219,6 +221,9 @@ static bool load_row(struct mx_cold *c, sqlite3_stmt *s)
         (kind != MX_COLD_BLOCK && kind != MX_COLD_SNAPSHOT) || snapshot != (kind == 2) ||
         sqlite3_column_int64(s, 5) < 0 || sqlite3_column_int64(s, 6) < 0)
         return false;
+    /* A manifest of ours has hardly more than the limit. */
+    if (c->index.n >= 2 * MX_COLD_ENTRIES)
+        return false;
     int identity = mx_cold_index_identity(&c->index, &id);
     if (identity < 0 || mx_cold_index_find(&c->index, kind, key, identity))
         return false;
@@ -276,7 +281,8 @@ static bool load(struct mx_cold *c)
         return false;
     s = prepare(c, "SELECT level, at FROM budget");
     if (s && sqlite3_step(s) == SQLITE_ROW) {
-        c->budget = sqlite3_column_double(s, 0);
+        double level = sqlite3_column_double(s, 0);
+        c->budget = level > 0 ? level : 0;
         c->budget_ms = (uint64_t)sqlite3_column_int64(s, 1);
     }
     sqlite3_finalize(s);
@@ -413,7 +419,9 @@ mtplx_status mx_cold_manifest_open(struct mx_cold *c, bool *rebuild, mtplx_error
         return MTPLX_OK;
     if (found != FOUND_NONE) {
         int code = c->db ? sqlite3_errcode(c->db) : SQLITE_CANTOPEN;
-        if (code == SQLITE_BUSY || code == SQLITE_FULL || (code & 0xff) == SQLITE_IOERR)
+        bool later = code == SQLITE_BUSY || code == SQLITE_FULL || code == SQLITE_NOMEM ||
+                     (code & 0xff) == SQLITE_IOERR;
+        if (later)
             return no_manifest(c, err);
         mx_cold_log(c, "cold tier: the manifest in %s is %s: set aside, made anew from the files",
                     c->dir.path, found == FOUND_OLDER ? "of an older version" : "damaged");

@@ -22,7 +22,6 @@
 #include <sys/syscall.h>
 #endif
 
-#define RETRY_MS 60000
 #define HOUR_MS 3600000
 #define TICK_NS 5000000000ull /* how often touches are written */
 #define SLICE_NS 500000000ull /* of reconciling */
@@ -36,7 +35,8 @@ void mx_cold_warn(struct mx_cold *c, enum mx_cold_cause cause, const char *detai
         [MX_COLD_CAUSE_FULL] = "the disk is full",
         [MX_COLD_CAUSE_RO] = "the directory cannot be written",
         [MX_COLD_CAUSE_IO] = "writing failed",
-        [MX_COLD_CAUSE_FLOOR] = "too little space is free, or allowed to be used",
+        [MX_COLD_CAUSE_FLOOR] = "too little space is free",
+        [MX_COLD_CAUSE_SIZE] = "a conversation is larger than all that may be used",
         [MX_COLD_CAUSE_BUDGET] = "the hourly write budget is used up",
         [MX_COLD_CAUSE_QUEUE] = "more is to be written than the disk takes",
     };
@@ -57,7 +57,7 @@ static void pause_for(struct mx_cold *c, enum mx_cold_cause cause, const char *d
 {
     pthread_mutex_lock(&c->mu);
     c->paused = cause;
-    c->retry_ms = mx_cold_now_ms(c) + RETRY_MS;
+    c->paused_ms = mx_cold_now_ms(c);
     if (cause == MX_COLD_CAUSE_FLOOR || cause == MX_COLD_CAUSE_FULL)
         c->stats.skipped_floor++;
     else
@@ -409,6 +409,16 @@ static uint64_t part_bytes(const struct mx_cold_write *o)
     return n;
 }
 
+/* What is larger than the tier may be: others may fit, so there is no pause. */
+static bool too_large(struct mx_cold *c)
+{
+    pthread_mutex_lock(&c->mu);
+    c->stats.skipped_floor++;
+    pthread_mutex_unlock(&c->mu);
+    mx_cold_warn(c, MX_COLD_CAUSE_SIZE, NULL);
+    return false;
+}
+
 static bool write_batch(struct mx_cold *c, struct work *w)
 {
     struct mx_cold_batch *b = w->b;
@@ -417,10 +427,13 @@ static bool write_batch(struct mx_cold *c, struct work *w)
     pthread_mutex_unlock(&c->mu);
     if (dropped)
         return false;
-    if (!above_floor(c, b->bytes) || !mx_cold_make_room(c, b->bytes)) {
+    if (!above_floor(c, b->bytes)) {
         pause_for(c, MX_COLD_CAUSE_FLOOR, NULL);
         return false;
     }
+    /* Files end in the middle of a page. */
+    if (!mx_cold_make_room(c, b->bytes + b->n * mx_cold_disk_bytes(1), b->entries[0]))
+        return too_large(c);
     if (!spend(c, b->bytes))
         return false;
     for (size_t i = 0; i < b->n; i++) {

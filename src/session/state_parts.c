@@ -85,6 +85,31 @@ static const void *in_host(struct store *st, const void *device, size_t bytes)
     return p;
 }
 
+/* A block of which the first n positions count, with zeros behind them: what is there may be of
+ * another conversation, whose bytes are nobody's business. */
+static const void *counted(struct store *st, const void *device, const struct mx_kv_layout *l,
+                           size_t n)
+{
+    size_t bytes = mx_kv_block_bytes(l), entry = mx_kv_entry_bytes(l);
+    size_t most = (size_t)l->block_tokens;
+    if (n >= most)
+        return in_host(st, device, bytes);
+    uint8_t *p = take(st, bytes);
+    if (!p)
+        return NULL;
+    st->d->ops->download(st->d, p, device, bytes);
+    for (size_t at = 0; at < bytes; at += most * entry)
+        memset(p + at + n * entry, 0, (most - n) * entry);
+    return p;
+}
+
+/* Entries of MTP block i that count. */
+static size_t mtp_entries(const mtplx_snapshot *s, size_t i)
+{
+    size_t before = i * MX_KV_BLOCK, all = (size_t)s->mtp_len;
+    return all > before ? all - before : 0;
+}
+
 static void write_head(uint8_t *head, const mtplx_snapshot *s, struct mx_device *d)
 {
     put_number(head, HEAD_MAGIC, 4);
@@ -101,6 +126,7 @@ static void write_head(uint8_t *head, const mtplx_snapshot *s, struct mx_device 
 static void lay_out(struct mx_state_view *v, const mtplx_snapshot *s, struct store *st)
 {
     const struct mx_state_shape *sh = &v->shape;
+    const struct mx_geometry *g = &s->model->geometry;
     int part = 0;
     v->kv = take(st, (sh->whole + 1) * sizeof *v->kv);
     v->mtp = take(st, (sh->whole + 1) * sizeof *v->mtp);
@@ -109,10 +135,12 @@ static void lay_out(struct mx_state_view *v, const mtplx_snapshot *s, struct sto
         write_head(head, s, st->d);
     v->parts[part++] = head;
     if (sh->tail)
-        v->parts[part++] = in_host(st, s->kv[sh->whole]->data, sh->kv_bytes);
-    for (size_t i = sh->mtp_from; i < sh->mtp_to; i++)
         v->parts[part++] =
-            i < s->n_mtp ? in_host(st, s->mtp[i]->data, sh->mtp_bytes) : take(st, sh->mtp_bytes);
+            counted(st, s->kv[sh->whole]->data, &g->kv, s->n - sh->whole * MX_KV_BLOCK);
+    for (size_t i = sh->mtp_from; i < sh->mtp_to; i++)
+        v->parts[part++] = i < s->n_mtp
+                               ? counted(st, s->mtp[i]->data, &g->mtp_kv, mtp_entries(s, i))
+                               : take(st, sh->mtp_bytes);
     if (sh->slab_bytes)
         v->parts[part++] = in_host(st, s->rec, sh->slab_bytes);
     for (size_t i = 0; i < sh->whole && sh->kv_bytes; i++) {

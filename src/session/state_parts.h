@@ -12,7 +12,7 @@
  *
  * so that the number and sizes of all parts follow from the model and n alone. Numbers are
  * little-endian; floats and KV entries are as the device has them. Entries behind the end of a last
- * block mean nothing (B2 of kv_pool.h).
+ * block mean nothing (B2 of kv_pool.h) and are written as zeros.
  *
  * Threads: a view reads an immutable snapshot; a builder belongs to one thread. Neither takes the
  * model's lock. */
@@ -38,7 +38,7 @@ static inline bool mx_state_pairs(const struct mx_state_shape *sh, size_t i)
     return i > 0 && sh->mtp_bytes > 0;
 }
 
-/* The bytes of a snapshot in host memory. On a host-memory device they stay where they are, so the
+/* The bytes of a snapshot in host memory. On a host-memory device most stay where they are, so the
  * snapshot must live as long as the view. */
 struct mx_state_view {
     struct mx_state_shape shape;

@@ -214,6 +214,44 @@ static void test_not_for_disk(void **state)
     rig_remove(dir);
 }
 
+/* Whether all entries of a block from `n` on are zero. */
+static bool zeros_behind(const struct mx_kv_layout *l, const uint8_t *block, size_t n)
+{
+    size_t entry = mx_kv_entry_bytes(l), most = (size_t)l->block_tokens;
+    for (size_t at = 0; at < mx_kv_block_bytes(l); at += most * entry)
+        for (size_t i = n * entry; i < most * entry; i++)
+            if (block[at + i])
+                return false;
+    return true;
+}
+
+/* What another conversation left in a block is not written with this one. */
+static void test_nothing_behind(void **state)
+{
+    (void)state;
+    int32_t tokens[RIG_MAX];
+    struct mx_state_view v;
+    mtplx_model *m = tiny();
+    const struct mx_geometry *g = &m->geometry;
+    rig_tokens(1, tokens, RIG_MAX);
+    mtplx_snapshot_free(rig_snapshot(m, tokens, 320)); /* its blocks are free now, and full */
+    rig_tokens(2, tokens, RIG_MAX);
+    mtplx_snapshot *s = rig_snapshot(m, tokens, 64 + 5);
+    assert_int_equal(mx_state_view_open(&v, s, NULL), MTPLX_OK);
+    assert_true(v.shape.tail);
+    assert_false(zeros_behind(&g->kv, s->kv[1]->data, 5)); /* there is something to leave out */
+    assert_false(zeros_behind(&g->kv, v.parts[1], 4));
+    assert_true(zeros_behind(&g->kv, v.parts[1], 5));
+    for (size_t i = v.shape.mtp_from; i < v.shape.mtp_to; i++) {
+        size_t n = (size_t)s->mtp_len > i * 64 ? (size_t)s->mtp_len - i * 64 : 0;
+        if (n < 64)
+            assert_true(zeros_behind(&g->mtp_kv, v.parts[2 + i - v.shape.mtp_from], n));
+    }
+    mx_state_view_close(&v);
+    mtplx_snapshot_free(s);
+    mtplx_model_free(m);
+}
+
 /* An object with sound checksums and wrong numbers. */
 static void noop(void *arg)
 {
@@ -685,13 +723,13 @@ static void test_read_only(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_restart),      cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_kv_formats),   cmocka_unit_test(test_find),
-        cmocka_unit_test(test_not_for_disk), cmocka_unit_test(test_wrong_numbers),
-        cmocka_unit_test(test_identity),     cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_file),         cmocka_unit_test(test_file_errors),
-        cmocka_unit_test(test_file_hostile), cmocka_unit_test(test_disk_full),
-        cmocka_unit_test(test_read_only),
+        cmocka_unit_test(test_restart),        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_kv_formats),     cmocka_unit_test(test_find),
+        cmocka_unit_test(test_not_for_disk),   cmocka_unit_test(test_wrong_numbers),
+        cmocka_unit_test(test_nothing_behind), cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_mismatch),       cmocka_unit_test(test_file),
+        cmocka_unit_test(test_file_errors),    cmocka_unit_test(test_file_hostile),
+        cmocka_unit_test(test_disk_full),      cmocka_unit_test(test_read_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -249,6 +249,70 @@ static void test_eviction(void **state)
     mx_cold_close(c, 0);
 }
 
+/* A conversation that outgrows the tier is refused, and costs no other its place; what fits is
+ * written meanwhile. */
+static void test_too_large(void **state)
+{
+    struct rig *r = *state;
+    r->o.max_bytes = 400 * 1024; /* blocks of 8 KiB, snapshots too */
+    struct mx_cold *c = open_rig(r);
+    struct talk other = talk(1, 64 * 10);
+    struct talk grown = talk(2, 64 * 25);
+    struct talk small = talk(3, 64 * 2);
+    put_ok(c, &other);
+    put_ok(c, &grown);
+    grown.n = 64 * 50;
+    put_talk(c, &grown);
+    mx_cold_flush(c, 20 * SECOND);
+    assert_false(has(c, &grown));
+    assert_int_equal(stats_of(c).evicted, 0);
+    grown.n = 64 * 25;
+    assert_true(has(c, &other) && has(c, &grown));
+    assert_int_equal(log_lines(r), 1);
+    assert_true(stats_of(c).writable);
+    put_ok(c, &small);
+    assert_true(has(c, &small));
+    /* One alone that is larger than all. */
+    struct talk huge = talk(4, 64 * 60);
+    put_talk(c, &huge);
+    mx_cold_flush(c, 20 * SECOND);
+    assert_false(has(c, &huge));
+    assert_true(has(c, &other) && has(c, &grown) && has(c, &small));
+    assert_int_equal(log_lines(r), 1);
+    assert_no_orphans(r, c);
+    mx_cold_close(c, 0);
+}
+
+/* A clock that is set back makes nothing wait for it, and gives no budget. */
+static void test_clock_set_back(void **state)
+{
+    struct rig *r = *state;
+    const uint64_t year = 365ull * 24 * 3600 * 1000;
+    struct mx_cold *c = open_rig(r);
+    struct talk a = talk(1, 300);
+    struct talk b = talk(2, 300);
+    set_fault(r, EIO, MX_COLD_OP_WRITE);
+    put_talk(c, &a);
+    mx_cold_flush(c, 20 * SECOND);
+    set_fault(r, 0, MX_COLD_OP_WRITE);
+    assert_false(stats_of(c).writable);
+    set_u64(r, &r->now_ms, r->now_ms - year);
+    put_ok(c, &a);
+    set_u64(r, &r->now_ms, r->now_ms - year);
+    put_ok(c, &b);
+    c = reopen(r, c);
+    assert_int_equal(check_talk(c, &a), 0);
+    assert_int_equal(check_talk(c, &b), 0);
+    assert_no_orphans(r, c);
+    r->o.hourly_bytes = 10000; /* less than a conversation of this size */
+    c = reopen(r, c);
+    struct talk d = talk(4, 300);
+    set_u64(r, &r->now_ms, r->now_ms - year);
+    assert_false(put_talk(c, &d));
+    assert_int_equal(stats_of(c).skipped_budget, 1);
+    mx_cold_close(c, 0);
+}
+
 /* Use is remembered over a restart. */
 static void test_touch(void **state)
 {
@@ -379,6 +443,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_floor, setup, teardown),
         cmocka_unit_test_setup_teardown(test_write_errors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_too_large, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_clock_set_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_touch, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_shared, setup, teardown),
         cmocka_unit_test_setup_teardown(test_queue, setup, teardown),

@@ -325,6 +325,50 @@ static void test_permissions(void **state)
     }
 }
 
+static void make_file(const char *dir, const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int fd = open(path, O_WRONLY | O_CREAT, 0644);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
+/* Directories that serve something else stay as they are, and looking for a cache makes none. */
+static void test_not_ours(void **state)
+{
+    struct rig *r = *state;
+    mtplx_error err;
+    char path[128];
+    make_file(r->dir, "index.html");
+    assert_int_equal(chmod(r->dir, 0755), 0);
+    assert_null(mx_cold_open(&r->o, &err));
+    assert_non_null(strstr(err.message, "used for other things"));
+    assert_int_equal(mode_of(r->dir), 0755);
+    assert_null(mx_cold_admin_open(r->dir, 0, NULL, NULL, &err));
+    assert_non_null(strstr(err.message, "there is no session cache"));
+    assert_int_equal(mode_of(r->dir), 0755);
+    snprintf(path, sizeof path, "%s/objects", r->dir);
+    assert_int_equal(access(path, F_OK), -1);
+    snprintf(path, sizeof path, "%s/index.html", r->dir);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(chmod(r->dir, 01777), 0); /* empty, but shared */
+    assert_null(mx_cold_open(&r->o, &err));
+    assert_int_equal(mode_of(r->dir), 01777);
+    assert_int_equal(chmod(r->dir, 0755), 0);
+    struct mx_cold *c = open_rig(r);
+    mx_cold_close(c, SECOND);
+    make_file(r->dir, "index.html");
+    assert_int_equal(chmod(r->dir, 0755), 0); /* a cache is closed, whatever else is there */
+    c = open_rig(r);
+    assert_int_equal(mode_of(r->dir), 0700);
+    mx_cold_close(c, SECOND);
+    unlink(path);
+    r->o.dir = "~/x";
+    assert_null(mx_cold_open(&r->o, &err));
+    assert_non_null(strstr(err.message, "full path"));
+}
+
 /* A link in the place of a file or folder is not followed. */
 static void test_links(void **state)
 {
@@ -383,7 +427,7 @@ static void test_second_process(void **state)
 static bool mount_tmpfs(const char *dir, const char *size)
 {
     char options[64];
-    snprintf(options, sizeof options, "size=%s", size);
+    snprintf(options, sizeof options, "size=%s,mode=755", size);
     return geteuid() == 0 && mount("tmpfs", dir, "tmpfs", 0, options) == 0;
 }
 
@@ -564,6 +608,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rebuild, setup, teardown),
         cmocka_unit_test_setup_teardown(test_versions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_permissions, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_not_ours, setup, teardown),
         cmocka_unit_test_setup_teardown(test_links, setup, teardown),
         cmocka_unit_test_setup_teardown(test_second_process, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),
