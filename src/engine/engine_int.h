@@ -207,6 +207,8 @@ void mx_reuse_start(struct mx_engine *e, struct mx_job *j);
 /* Starts jobs that have waited long enough, and notes what others wait for. False: nothing moved.
  */
 bool mx_reuse_poll(struct mx_engine *e);
+/* Makes room in the bank for what a pass over the next `rows` tokens of a prompt will capture. */
+void mx_reuse_make_room(struct mx_engine *e, const struct mx_job *j, size_t rows);
 /* Puts what the last pass captured into the bank. */
 void mx_reuse_collect(struct mx_engine *e, struct mx_answer *a);
 /* Gives an ended answer's sequence to the bank or frees it; either way the answer has none

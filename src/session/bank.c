@@ -60,8 +60,10 @@ void mx_bank_free(struct mx_bank *b)
     pthread_mutex_lock(&b->lock);
     while (b->newest)
         mx_bank_remove(b, b->newest, MX_MISS_NONE, &b->stats.dropped_asked, &trash);
+    mx_leave_reap(b, true, &trash);
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
+    mx_held_close(&b->leaving.blocks);
     mx_index_close(&b->index);
     mx_held_close(&b->held);
     pthread_mutex_destroy(&b->lock);
@@ -193,6 +195,7 @@ static void hold(struct mx_bank *b, struct mx_session *s, struct mx_kv_block *co
             continue;
         b->block_bytes += block_bytes(blocks[i]);
         s->bytes += block_bytes(blocks[i]);
+        mx_leave_held(b, blocks[i]);
     }
 }
 
@@ -206,6 +209,7 @@ static void let_go(struct mx_bank *b, const struct mx_session *s, struct mx_kv_b
             continue;
         b->block_bytes -= block_bytes(blocks[i]);
         owner->bytes -= block_bytes(blocks[i]);
+        mx_leave_dropped(b, blocks[i]);
         if (owner != s)
             session_release(b, owner);
     }
@@ -252,7 +256,8 @@ void mx_bank_remove(struct mx_bank *b, struct mx_entry *e, enum mx_cache_miss wh
     b->removed++;
     if (why != MX_MISS_NONE) {
         mx_grave_dig(&b->graves, mx_index_scope(&e->item), e->s->tokens, e->s->n, why);
-        mx_spill_dropped(b, e, t);
+        if (mx_leave_may(b, e))
+            mx_spill_dropped(b, e, t);
     }
     mx_index_remove(&b->index, &e->item);
     list_remove(b, e);
@@ -263,6 +268,8 @@ void mx_bank_remove(struct mx_bank *b, struct mx_entry *e, enum mx_cache_miss wh
     b->stats.entries--;
     session_release(b, s);
     (*count)++;
+    if (mx_leave_add(b, e))
+        return;
     e->older = t->first;
     t->first = e;
 }

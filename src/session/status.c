@@ -6,6 +6,11 @@
 
 #include <string.h>
 
+/* Parts of what the bank may use: what each pool of free blocks keeps at most, and what is made on
+ * the way into the bank without room being made for it. */
+#define POOL_PART 64
+#define SLACK_PART 32
+
 const char *mx_pressure_name(enum mx_pressure p)
 {
     static const char *const names[] = {"none", "high", "critical"};
@@ -20,6 +25,7 @@ const char *mx_point_name(enum mx_point p)
 
 /* ---- Budgets ------------------------------------------------------------------------------ */
 
+<<<<<<< HEAD
 /* Free KV blocks that are kept for the next sequence count as memory of the bank's making: where
  * its budget is small, few are. */
 static void trim(struct mx_bank *b)
@@ -30,6 +36,16 @@ static void trim(struct mx_bank *b)
     if (m->mtp_pool)
         mx_kv_pool_trim(m->mtp_pool, b->o.budget / 64);
     mx_memory_trim();
+=======
+/* Free blocks that the model keeps are memory of nobody's: little beside the bank, and none where
+ * memory is short. */
+static void trim_pools(struct mx_bank *b, uint64_t keep)
+{
+    struct mx_kv_pool *const pools[] = {b->o.model->kv_pool, b->o.model->mtp_pool};
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
+        if (pools[i])
+            mx_kv_pool_trim(pools[i], keep);
+>>>>>>> reviewcore
 }
 
 void mx_bank_tick(struct mx_bank *b)
@@ -38,12 +54,30 @@ void mx_bank_tick(struct mx_bank *b)
     pthread_mutex_lock(&b->lock);
     uint64_t now = mx_bank_now(b);
     mx_bank_expire(b, now, &trash);
+    mx_leave_reap(b, false, &trash);
     b->ceiling = mx_gauge_update(&b->gauge, now, mx_bank_held_bytes(b), b->o.budget);
     mx_bank_fit(b, b->ceiling, now, &b->stats.dropped_pressure, &trash);
     mx_spill_idle(b, now, &trash);
+<<<<<<< HEAD
     uint64_t removed = b->removed;
     bool stale = removed != b->trimmed;
     b->trimmed = removed;
+=======
+    uint64_t keep = b->gauge.level == MX_PRESSURE_NONE ? b->ceiling / POOL_PART : 0;
+    pthread_mutex_unlock(&b->lock);
+    mx_trash_burn(b, &trash);
+    trim_pools(b, keep);
+}
+
+void mx_bank_make_room(struct mx_bank *b, uint64_t bytes)
+{
+    struct mx_trash trash = {0};
+    pthread_mutex_lock(&b->lock);
+    uint64_t slack = b->ceiling / SLACK_PART;
+    if (bytes > slack && bytes <= b->ceiling) /* more than that will not be kept */
+        mx_bank_fit(b, b->ceiling - (bytes - slack), mx_bank_now(b), &b->stats.dropped_budget,
+                    &trash);
+>>>>>>> reviewcore
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
     if (stale)
@@ -72,9 +106,12 @@ void mx_bank_set_budget(struct mx_bank *b, uint64_t bytes)
 
 uint64_t mx_bank_bytes(struct mx_bank *b)
 {
+    struct mx_trash trash = {0};
     pthread_mutex_lock(&b->lock);
+    mx_leave_reap(b, false, &trash);
     uint64_t bytes = mx_bank_held_bytes(b);
     pthread_mutex_unlock(&b->lock);
+    mx_trash_burn(b, &trash);
     return bytes;
 }
 

@@ -401,7 +401,12 @@ static void test_leader_gone(void **state)
         free(a[i]);
     }
     assert_true(mx_engine_drain(e, UINT64_MAX));
+<<<<<<< HEAD
     assert_in_range(look(e).counters.prompt_tokens, SYSTEM, SYSTEM + CROWD * (256 + 100));
+=======
+    /* Where fewer than 256 shared tokens were left, each reads them. */
+    assert_in_range(look(e).counters.prompt_tokens, SYSTEM, SYSTEM + CROWD * (100 + 256));
+>>>>>>> reviewcore
     mx_engine_free(e);
 }
 
