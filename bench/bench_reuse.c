@@ -226,8 +226,8 @@ static void measure(int32_t *prompt)
         forget();
         cold = open_cold();
         e = open_engine(cold);
-        noise(3000, prompt + tokens, turn);
-        r[0] = ask(e, prompt, tokens + turn);
+        noise(3000, prompt + tokens + turn, turn); /* what was sent last, and more */
+        r[0] = ask(e, prompt, tokens + 2 * turn);
         row("after a restart, new tokens", &(double){ms(&r[0])}, 1, base, &r[0]);
         printf("%-34s %10.1f ms of that for looking up and restoring\n", "",
                (double)r[0].result.restore_ns / 1e6);
@@ -246,15 +246,16 @@ static double load_once(const int32_t *prompt, uint64_t *bytes)
     struct mx_bank_hit hit;
     struct mx_cold_stats st;
     atomic_bool cancel = false;
+    size_t n = tokens + 2 * turn; /* what was sent after the restart */
     struct mx_cold *cold = open_cold();
     struct mx_bank_options o = {.model = model, .budget = UINT64_C(4) << 30, .cold = cold};
     struct mx_bank *b = mx_bank_new(&o, &err);
     if (!b)
         die("bank", &err);
     forget();
-    mx_bank_find(b, "", "bench", prompt, tokens, &hit);
+    mx_bank_find(b, "", "bench", prompt, n, &hit);
     uint64_t t0 = mx_now_ns();
-    mx_bank_load(b, "", "bench", prompt, tokens, &cancel, &hit);
+    mx_bank_load(b, "", "bench", prompt, n, &cancel, &hit);
     double s = (double)(mx_now_ns() - t0) / 1e9;
     if (!hit.snapshot) {
         err.message[0] = '\0';
@@ -336,6 +337,7 @@ int main(int argc, char **argv)
 {
     mtplx_error err = {0};
     mtplx_load_options load = {0};
+    setvbuf(stdout, NULL, _IOLBF, 0);
     tokens = (size_t)number(argc, argv, 2, 4000, 1 << 20);
     turn = (size_t)number(argc, argv, 3, 20, 4096);
     rounds = (int)number(argc, argv, 4, 5, MAX_ROUNDS);
@@ -347,7 +349,7 @@ int main(int argc, char **argv)
         }
     }
     model = mtplx_model_load(argc > 1 ? argv[1] : "models/nano", &load, &err);
-    int32_t *prompt = malloc((tokens + ANSWER + turn) * sizeof *prompt);
+    int32_t *prompt = malloc((tokens + ANSWER + 2 * turn) * sizeof *prompt);
     if (!model || !prompt)
         die("model", &err);
     noise(5, prompt, tokens);
