@@ -148,7 +148,8 @@ struct mx_engine {
     bool draining, stopping, quit; /* no new jobs; end all jobs; end the thread */
     bool poked;
     uint64_t reserved, used;
-    bool loader_quit;
+    bool loader_quit, loader_busy;
+    bool loader_late; /* what it reads was waited for in vain: it is not asked for more meanwhile */
     struct mx_load *to_load;            /* in order */
     struct mx_job *warm_first;          /* warm jobs that wait, in order of submission */
     int n_warm, n_warm_waiting;         /* warm jobs of n_jobs, and of them those that wait */
@@ -207,6 +208,8 @@ void mx_reuse_start(struct mx_engine *e, struct mx_job *j);
 /* Starts jobs that have waited long enough, and notes what others wait for. False: nothing moved.
  */
 bool mx_reuse_poll(struct mx_engine *e);
+/* Makes room in the bank for what a pass over the next `rows` tokens of a prompt will capture. */
+void mx_reuse_make_room(struct mx_engine *e, const struct mx_job *j, size_t rows);
 /* Puts what the last pass captured into the bank. */
 void mx_reuse_collect(struct mx_engine *e, struct mx_answer *a);
 /* Gives an ended answer's sequence to the bank or frees it; either way the answer has none
@@ -219,10 +222,12 @@ void mx_reuse_drop(struct mx_reuse *r);
 
 /* The first three on the owner thread, without the lock. */
 
-/* Asks the loader for the state of j's prompt; false: no memory. */
+/* Asks the loader for the state of j's prompt; false: no memory, or the disk hangs. */
 bool mx_load_start(struct mx_engine *e, struct mx_job *j);
 /* Takes over what was loaded; false: not yet. */
 bool mx_load_take(struct mx_engine *e, struct mx_job *j, struct mx_bank_hit *hit);
+/* Gives up on a load that takes too long. */
+void mx_load_give_up(struct mx_engine *e, struct mx_job *j);
 /* Leaves j's load, if there is one, to the loader, which drops it soon. */
 void mx_load_abandon(struct mx_engine *e, struct mx_job *j);
 void *mx_load_thread(void *engine);

@@ -2,7 +2,8 @@
  *
  * A load has copies of all it needs. The owner thread asks for one and takes over the result; where
  * the job ends before, it leaves the load behind, and the loader frees it as soon as it can: the
- * read that is under way is told to stop. */
+ * read that is under way is told to stop. While the disk hangs in a read that was given up, jobs go
+ * on without it. */
 #include "base/clock.h"
 #include "engine/engine_int.h"
 
@@ -55,14 +56,18 @@ bool mx_load_start(struct mx_engine *e, struct mx_job *j)
     if (!l)
         return false;
     pthread_mutex_lock(&e->lock);
+    bool late = e->loader_late;
     struct mx_load **end = &e->to_load;
     while (*end)
         end = &(*end)->next;
-    *end = l;
+    *end = late ? NULL : l;
     pthread_cond_signal(&e->loads);
     pthread_mutex_unlock(&e->lock);
-    j->reuse.load = l;
-    return true;
+    if (late)
+        load_free(l);
+    else
+        j->reuse.load = l;
+    return !late;
 }
 
 bool mx_load_take(struct mx_engine *e, struct mx_job *j, struct mx_bank_hit *hit)
@@ -79,6 +84,14 @@ bool mx_load_take(struct mx_engine *e, struct mx_job *j, struct mx_bank_hit *hit
     j->reuse.load = NULL;
     load_free(l);
     return true;
+}
+
+void mx_load_give_up(struct mx_engine *e, struct mx_job *j)
+{
+    pthread_mutex_lock(&e->lock);
+    e->loader_late = e->loader_busy;
+    pthread_mutex_unlock(&e->lock);
+    mx_load_abandon(e, j);
 }
 
 void mx_load_abandon(struct mx_engine *e, struct mx_job *j)
@@ -114,9 +127,11 @@ void *mx_load_thread(void *engine)
     pthread_mutex_lock(&e->lock);
     while ((l = next_load(e))) {
         if (!l->left) {
+            e->loader_busy = true;
             pthread_mutex_unlock(&e->lock);
             mx_bank_load(e->bank, l->scope, l->session, l->tokens, l->n, &l->cancel, &l->hit);
             pthread_mutex_lock(&e->lock);
+            e->loader_busy = e->loader_late = false;
         }
         if (!l->left) {
             l->done = e->poked = true;

@@ -97,6 +97,18 @@ static void put(struct mx_engine *e, const struct mx_job *j, mtplx_snapshot *s, 
     mx_bank_put(e->bank, s, point, j->opt.scope, j->opt.session);
 }
 
+void mx_reuse_make_room(struct mx_engine *e, const struct mx_job *j, size_t rows)
+{
+    const struct mx_reuse *r = &j->reuse;
+    size_t read = mx_job_read(j);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < r->n; i++)
+        if (r->at[i] > read && r->at[i] - read <= rows)
+            bytes += mx_snapshot_own_bytes_for(e->model, r->at[i]);
+    if (bytes)
+        mx_bank_make_room(e->bank, bytes);
+}
+
 void mx_reuse_collect(struct mx_engine *e, struct mx_answer *a)
 {
     mtplx_snapshot *made[MX_MAX_CAPTURES];
@@ -188,16 +200,18 @@ static bool leads(const struct mx_job *l, const struct mx_job *j)
            strcmp(l->opt.scope, j->opt.scope) == 0;
 }
 
-/* The job that reads the most of what j needs and has not got, and how many tokens both begin with;
- * NULL: none. */
+/* The job that reads the most of what j needs and has not got, of equals the one that has come
+ * farthest, and how many tokens both begin with; NULL: none. One that is behind what j has got
+ * would be waited for longer than reading takes (R4). */
 static struct mx_job *find_leader(const struct mx_engine *e, const struct mx_job *j, size_t *common)
 {
     struct mx_job *best = NULL;
     *common = 0;
     for (int i = 0; i < e->n_active; i++) {
         struct mx_job *l = e->active[i];
-        size_t n = leads(l, j) ? common_prefix(l, j) : 0;
-        if (n > mx_job_read(l) && n >= found(&j->reuse) + LEAST_SHARED && n > *common) {
+        size_t n = leads(l, j) ? common_prefix(l, j) : 0, read = mx_job_read(l);
+        if (n > read && read >= found(&j->reuse) && n >= found(&j->reuse) + LEAST_SHARED &&
+            (n > *common || (n == *common && read > mx_job_read(best)))) {
             best = l;
             *common = n;
         }
@@ -303,13 +317,13 @@ void mx_reuse_start(struct mx_engine *e, struct mx_job *j)
         begin(e, j);
         return;
     }
-    if (more && is_warm(j))
-        j->miss = MX_MISS_BACKGROUND_BYPASS;
-    else if (more && mx_load_start(e, j)) {
+    if (more && !is_warm(j) && mx_load_start(e, j)) {
         r->phase = MX_PHASE_LOADING;
         r->load_until = mx_now_ns() + LOAD_NS;
         return;
     }
+    if (more)
+        j->miss = is_warm(j) ? MX_MISS_BACKGROUND_BYPASS : MX_MISS_COLD_UNREADABLE;
     settle(e, j);
 }
 
@@ -321,7 +335,7 @@ static bool poll_load(struct mx_engine *e, struct mx_job *j)
     if (mx_load_take(e, j, &hit)) {
         take_hit(j, &hit, true);
     } else if (mx_now_ns() >= r->load_until) {
-        mx_load_abandon(e, j);
+        mx_load_give_up(e, j);
         j->miss = MX_MISS_COLD_UNREADABLE;
     } else {
         return false;

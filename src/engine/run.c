@@ -358,6 +358,8 @@ static void prefill_pass(struct mx_engine *e, const struct list *l, const size_t
         gens[n] = l->at[i]->gen;
         taken[n++] = rows[i];
         e->mine.prompt_tokens += rows[i];
+        if (l->at[i]->index == 0)
+            mx_reuse_make_room(e, l->at[i]->job, rows[i]);
     }
     mx_gen_prefill_many(gens, taken, n, &err);
     for (size_t i = 0; i < n; i++)

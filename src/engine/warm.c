@@ -95,6 +95,7 @@ bool mx_run_warm(struct mx_engine *e)
     struct mx_job *j = e->warm;
     struct mx_answer *a = &j->answers[0];
     uint64_t t0 = mx_now_ns();
+    mx_reuse_make_room(e, j, rows);
     mtplx_status st = mx_gen_prefill_many(&a->gen, &rows, 1, &err);
     adapt(e, rows, mx_now_ns() - t0);
     if (st != MTPLX_OK) {

@@ -43,6 +43,7 @@ struct mx_bank *mx_bank_new(const struct mx_bank_options *o, mtplx_error *err)
     b->spacing = mx_plan_spacing(mx_seq_slab_floats(m) * sizeof(float),
                                  mx_kv_block_bytes(&m->geometry.kv), o->spacing);
     pthread_mutex_init(&b->lock, NULL);
+    pthread_mutex_init(&b->offering, NULL);
     mx_gauge_init(&b->gauge);
     b->ceiling = b->o.budget;
     return b;
@@ -60,10 +61,13 @@ void mx_bank_free(struct mx_bank *b)
     pthread_mutex_lock(&b->lock);
     while (b->newest)
         mx_bank_remove(b, b->newest, MX_MISS_NONE, &b->stats.dropped_asked, &trash);
+    mx_leave_reap(b, true, &trash);
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
+    mx_held_close(&b->leaving.blocks);
     mx_index_close(&b->index);
     mx_held_close(&b->held);
+    pthread_mutex_destroy(&b->offering);
     pthread_mutex_destroy(&b->lock);
     free(b);
 }
@@ -193,6 +197,7 @@ static void hold(struct mx_bank *b, struct mx_session *s, struct mx_kv_block *co
             continue;
         b->block_bytes += block_bytes(blocks[i]);
         s->bytes += block_bytes(blocks[i]);
+        mx_leave_held(b, blocks[i]);
     }
 }
 
@@ -206,6 +211,7 @@ static void let_go(struct mx_bank *b, const struct mx_session *s, struct mx_kv_b
             continue;
         b->block_bytes -= block_bytes(blocks[i]);
         owner->bytes -= block_bytes(blocks[i]);
+        mx_leave_dropped(b, blocks[i]);
         if (owner != s)
             session_release(b, owner);
     }
@@ -252,7 +258,8 @@ void mx_bank_remove(struct mx_bank *b, struct mx_entry *e, enum mx_cache_miss wh
     b->removed++;
     if (why != MX_MISS_NONE) {
         mx_grave_dig(&b->graves, mx_index_scope(&e->item), e->s->tokens, e->s->n, why);
-        mx_spill_dropped(b, e, t);
+        if (mx_leave_may(b, e))
+            mx_spill_dropped(b, e, t);
     }
     mx_index_remove(&b->index, &e->item);
     list_remove(b, e);
@@ -263,6 +270,8 @@ void mx_bank_remove(struct mx_bank *b, struct mx_entry *e, enum mx_cache_miss wh
     b->stats.entries--;
     session_release(b, s);
     (*count)++;
+    if (mx_leave_add(b, e))
+        return;
     e->older = t->first;
     t->first = e;
 }
@@ -355,8 +364,7 @@ static bool put(struct mx_bank *b, struct mx_entry *e, const char *scope, const 
     return true;
 }
 
-/* What it would take if it shared nothing. */
-static uint64_t whole_bytes(const mtplx_snapshot *s, uint64_t own)
+uint64_t mx_bank_whole_bytes(const mtplx_snapshot *s, uint64_t own)
 {
     uint64_t sum = own;
     for (size_t i = 0; i < s->n_kv; i++)
@@ -404,7 +412,7 @@ void mx_bank_insert(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, c
     }
     struct mx_kv_block **old =
         (struct mx_kv_block **)malloc((s->n_kv + s->n_mtp + 1) * sizeof *old);
-    uint64_t bytes = whole_bytes(s, e->own);
+    uint64_t bytes = mx_bank_whole_bytes(s, e->own);
     pthread_mutex_lock(&b->lock);
     bool fits = bytes <= b->ceiling;
     bool kept = fits && put(b, e, key, session, refs, old, &n_old, &trash);

@@ -11,8 +11,9 @@
  *       tokens of a cold run (row invariance; snapshots are bit for bit).
  *   K2  Only requests of the same scope (who may know of each other's prompts: an API key) share
  *       prefixes: whether a prompt was read before can be told from the time it takes.
- *   K3  bytes == own bytes of all snapshots + bytes of the distinct KV blocks they hold, and stays
- *       within the budget after every call; what is pinned or in use is dropped last.
+ *   K3  bytes == own bytes of all snapshots + bytes of the distinct KV blocks they hold, those
+ *       included that were dropped and wait for the disk, and stays within the budget after every
+ *       call; what is pinned or in use is dropped last.
  *   K4  A snapshot that is dropped never takes a restore point away from a longer one: snapshots
  *       are self-contained. One is superseded only by others that leave no larger gap between
  *       restore points than thinning allows (thin.h).
@@ -97,6 +98,9 @@ size_t mx_bank_plan(const struct mx_bank *b, size_t from, size_t n, const size_t
 void mx_bank_tick(struct mx_bank *b);
 /* Drops entries until the bank holds at most `bytes`; what is pinned too. */
 void mx_bank_shrink(struct mx_bank *b, uint64_t bytes);
+/* Makes room for `bytes` that will be put in soon and take memory already before: what goes beyond
+ * a small part of the budget is kept free of it, so that the two together stay about within. */
+void mx_bank_make_room(struct mx_bank *b, uint64_t bytes);
 /* Changes the budget. */
 void mx_bank_set_budget(struct mx_bank *b, uint64_t bytes);
 uint64_t mx_bank_bytes(struct mx_bank *b);

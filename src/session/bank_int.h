@@ -4,10 +4,12 @@
  *   evict.c     what goes first         status.c  statistics, lists, dropping, pinning
  *   plan.c      where to capture        thin.c    which restore points to keep
  *   spill.c     what goes to disk       load.c    what comes from there
+ *   leave.c     what was dropped and is not written yet
  *
  * Invariants
  *   E1  An entry is in the index, in the list by last use, in its session's list, and its blocks
- *       are counted in `held`; or it is trash: in none of them, freed once the lock is released.
+ *       are counted in `held`; or it is trash: in none of them, freed once the lock is released; or
+ *       it is leaving (leave.h).
  *   E2  A session's record lives as long as it has entries or is charged for blocks. */
 #ifndef MX_SESSION_BANK_INT_H
 #define MX_SESSION_BANK_INT_H
@@ -16,6 +18,7 @@
 #include "session/grave.h"
 #include "session/held.h"
 #include "session/index.h"
+#include "session/leave.h"
 #include "session/pressure.h"
 
 #include <pthread.h>
@@ -50,6 +53,9 @@ struct mx_bank {
     bool can_cut;
     size_t spacing; /* of CHUNK points, see plan.c */
 
+    pthread_mutex_t offering; /* held for each offer to the cold tier, never with `lock` */
+    _Atomic uint64_t cleared; /* times that the cold tier was told to drop what it has */
+
     pthread_mutex_t lock; /* of all below */
     struct mx_index index;
     struct mx_held held;
@@ -57,6 +63,7 @@ struct mx_bank {
     struct mx_session *sessions[MX_SESSION_BUCKETS];
     struct mx_entry *newest, *oldest;
     uint64_t own_bytes, block_bytes, next_id, ceiling;
+    struct mx_leaving leaving;
     struct mx_gauge gauge;
     uint64_t removed, trimmed;  /* entries removed, and by the last return of memory */
     struct mx_bank_stats stats; /* counters; the rest is filled in when asked for */
@@ -88,7 +95,7 @@ static inline uint64_t mx_bank_now(const struct mx_bank *b)
 
 static inline uint64_t mx_bank_held_bytes(const struct mx_bank *b)
 {
-    return b->own_bytes + b->block_bytes;
+    return b->own_bytes + b->block_bytes + b->leaving.bytes;
 }
 
 static inline struct mx_entry *mx_entry_of(struct mx_item *it)
@@ -98,6 +105,9 @@ static inline struct mx_entry *mx_entry_of(struct mx_item *it)
 
 /* Copies a scope or label of at most MX_LABEL_BYTES - 1 bytes; NULL is "". */
 void mx_copy_label(char *to, const char *label);
+
+/* What a snapshot with so many own bytes would take if it shared nothing. */
+uint64_t mx_bank_whole_bytes(const mtplx_snapshot *s, uint64_t own);
 
 /* The rest wants the lock. */
 

@@ -9,6 +9,8 @@
  * larger first; idle longest first. */
 #include "session/bank_int.h"
 
+#include <stdlib.h>
+
 /* Victims found in one pass over the entries. */
 #define BATCH 32
 /* Idle times below this are the same. */
@@ -80,12 +82,41 @@ static int take(struct rank *best, int n, const struct rank *r)
     return n;
 }
 
+/* For qsort(). */
+static int by_rank(const void *a, const void *b)
+{
+    const struct rank *x = a, *y = b;
+    return before(x, y) ? -1 : before(y, x);
+}
+
+/* Where a batch was not enough: all entries in order, so that dropping most of many does not look
+ * through the rest again and again. False: no memory. */
+static bool fit_sorted(struct mx_bank *b, uint64_t bytes, uint64_t now, uint64_t *count,
+                       struct mx_trash *t)
+{
+    size_t n = 0, all = (size_t)b->stats.entries;
+    struct rank *ranks = malloc((all + 1) * sizeof *ranks);
+    if (!ranks)
+        return false;
+    for (struct mx_entry *e = b->oldest; e && n < all; e = e->newer)
+        ranks[n++] = rank_of(b, e, now);
+    qsort(ranks, n, sizeof *ranks, by_rank);
+    for (size_t i = 0; i < n && mx_bank_held_bytes(b) > bytes; i++)
+        mx_bank_remove(b, ranks[i].e, MX_MISS_EVICTED, count, t);
+    free(ranks);
+    return true;
+}
+
 void mx_bank_fit(struct mx_bank *b, uint64_t bytes, uint64_t now, uint64_t *count,
                  struct mx_trash *t)
 {
     struct rank best[BATCH];
-    while (mx_bank_held_bytes(b) > bytes && b->newest) {
+    if (mx_bank_held_bytes(b) > bytes)
+        mx_leave_reap(b, false, t);
+    for (int turn = 0; mx_bank_held_bytes(b) > bytes && b->newest; turn++) {
         int n = 0;
+        if (turn > 0 && fit_sorted(b, bytes, now, count, t))
+            return;
         for (struct mx_entry *e = b->oldest; e; e = e->newer) {
             struct rank r = rank_of(b, e, now);
             n = take(best, n, &r);

@@ -75,6 +75,11 @@ void *mx_held_drop(struct mx_held *h, const struct mx_kv_block *b)
     return owner;
 }
 
+bool mx_held_has(const struct mx_held *h, const struct mx_kv_block *b)
+{
+    return h->n && slot_of(h, b)->block;
+}
+
 void mx_held_close(struct mx_held *h)
 {
     free(h->slots);

@@ -28,6 +28,7 @@ bool mx_held_reserve(struct mx_held *h, size_t more);
 bool mx_held_add(struct mx_held *h, const struct mx_kv_block *b, void *owner);
 /* Takes one count back. When it was the last one, who brought the block; else NULL. */
 void *mx_held_drop(struct mx_held *h, const struct mx_kv_block *b);
+bool mx_held_has(const struct mx_held *h, const struct mx_kv_block *b);
 void mx_held_close(struct mx_held *h);
 
 #endif

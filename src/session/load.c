@@ -15,17 +15,33 @@ static enum mx_cache_miss reason_of(mtplx_status st)
     }
 }
 
-/* The longest snapshot on disk of more than `above` tokens; NULL with the reason, if there is one.
- */
+static size_t restored(const struct mx_bank_hit *hit)
+{
+    return hit->snapshot ? hit->snapshot->n : 0;
+}
+
+/* What a snapshot of n tokens takes beside what is known of them. */
+static uint64_t bytes_beside(const mtplx_model *m, size_t n, size_t known)
+{
+    const struct mx_geometry *g = &m->geometry;
+    uint64_t block = mx_kv_block_bytes(&g->kv) + (g->has_mtp ? mx_kv_block_bytes(&g->mtp_kv) : 0);
+    size_t blocks = mx_kv_blocks_for((int64_t)n), there = known / MX_KV_BLOCK;
+    return mx_snapshot_own_bytes_for(m, n) + block * (blocks > there ? blocks - there : 0);
+}
+
+/* The longest snapshot on disk of more tokens than were found; NULL with the reason, if there is
+ * one. */
 static mtplx_snapshot *read_longest(struct mx_bank *b, const char *scope, const int32_t *tokens,
-                                    size_t n, size_t above, const mtplx_snapshot *have,
-                                    const atomic_bool *cancel, enum mx_cache_miss *why)
+                                    size_t n, const struct mx_bank_hit *hit,
+                                    const mtplx_snapshot *have, const atomic_bool *cancel,
+                                    enum mx_cache_miss *why)
 {
     for (int i = 0; i < TRIES; i++) {
         mtplx_error err = {0};
-        size_t at = mx_cold_find(b->o.cold, scope, tokens, n, above);
+        size_t at = mx_cold_find(b->o.cold, scope, tokens, n, restored(hit));
         if (at == 0)
             return NULL;
+        mx_bank_make_room(b, bytes_beside(b->o.model, at, hit->known));
         mtplx_snapshot *s =
             mx_cold_load(b->o.cold, b->o.model, scope, tokens, at, have, cancel, &err);
         if (s)
@@ -35,11 +51,6 @@ static mtplx_snapshot *read_longest(struct mx_bank *b, const char *scope, const 
             return NULL;
     }
     return NULL;
-}
-
-static size_t restored(const struct mx_bank_hit *hit)
-{
-    return hit->snapshot ? hit->snapshot->n : 0;
 }
 
 /* Puts what was read into the bank and looks again. Where the bank has no room for it, it is
@@ -91,7 +102,7 @@ void mx_bank_load(struct mx_bank *b, const char *scope, const char *session, con
     if (b->o.cold && n > 1) {
         struct mx_bank_hit before = *hit;
         size_t had = restored(hit);
-        mtplx_snapshot *s = read_longest(b, key, tokens, n, had, have, cancel, &why);
+        mtplx_snapshot *s = read_longest(b, key, tokens, n, hit, have, cancel, &why);
         if (s)
             keep(b, s, key, session, tokens, n, hit);
         if (why != MX_MISS_NONE && restored(hit) + 1 < n)

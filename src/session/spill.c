@@ -32,6 +32,7 @@ static void gather(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
     o->s = mx_snapshot_ref(e->s);
     o->key = e->key;
     o->point = e->point;
+    o->cleared = atomic_load(&b->cleared);
     mx_copy_label(o->scope, mx_index_scope(&e->item));
     mx_copy_label(o->session, e->session->label);
     o->next = t->offers;
@@ -83,9 +84,19 @@ static bool is_due(const struct mx_entry *e)
     return !e->settled && !mx_index_extended(&e->item);
 }
 
+/* Whether there is a place in the tier's queue beside `more` bytes: what waits there is not dropped
+ * for what is new, so that on a slow disk it may only be a part of the bank. */
+static bool has_place(const struct mx_bank *b, uint64_t more)
+{
+    struct mx_cold_stats st;
+    mx_cold_get_stats(b->o.cold, &st);
+    return st.queued_bytes + more <= b->ceiling / MX_LEAVE_PART;
+}
+
 void mx_spill_idle(struct mx_bank *b, uint64_t now, struct mx_trash *t)
 {
     int left = MOST_CHAINS;
+    uint64_t bytes = 0;
     if (!b->o.cold)
         return;
     for (struct mx_entry *e = b->oldest; e && left > 0; e = e->newer) {
@@ -94,8 +105,12 @@ void mx_spill_idle(struct mx_bank *b, uint64_t now, struct mx_trash *t)
         if (!is_due(e))
             continue;
         left--;
-        if (now - e->used_ns >= PAUSE_NS || e->item.n >= choose(b, e, false).written + MUCH)
-            gather_chain(b, e, t);
+        if (now - e->used_ns < PAUSE_NS && e->item.n < choose(b, e, false).written + MUCH)
+            continue;
+        if (!has_place(b, bytes))
+            return;
+        bytes += mx_bank_whole_bytes(e->s, e->own);
+        gather_chain(b, e, t);
     }
 }
 
@@ -118,10 +133,17 @@ void mx_spill_all(struct mx_bank *b, struct mx_trash *t)
 
 /* ---- Offering ----------------------------------------------------------------------------- */
 
-static bool put(struct mx_cold *c, const struct mx_offer *o)
+/* What was gathered before the tier was cleared is not brought to it afterwards. True: it is there,
+ * or will be, or has no need to. */
+static bool put(struct mx_bank *b, const struct mx_offer *o)
 {
-    return mx_cold_put_snapshot(c, o->s, (int)o->point, o->scope, o->session) ||
-           mx_cold_has(c, MX_COLD_SNAPSHOT, o->key);
+    struct mx_cold *c = b->o.cold;
+    pthread_mutex_lock(&b->offering);
+    bool done = o->cleared != atomic_load(&b->cleared) ||
+                mx_cold_put_snapshot(c, o->s, (int)o->point, o->scope, o->session) ||
+                mx_cold_has(c, MX_COLD_SNAPSHOT, o->key);
+    pthread_mutex_unlock(&b->offering);
+    return done;
 }
 
 void mx_spill_offer(struct mx_bank *b, struct mx_trash *t, uint64_t patience)
@@ -131,8 +153,8 @@ void mx_spill_offer(struct mx_bank *b, struct mx_trash *t, uint64_t patience)
         struct mx_offer *o = t->offers;
         t->offers = o->next;
         uint64_t now = until ? mx_now_ns() : 0;
-        if (!put(b->o.cold, o) && now < until && mx_cold_flush(b->o.cold, until - now))
-            put(b->o.cold, o);
+        if (!put(b, o) && now < until && mx_cold_flush(b->o.cold, until - now))
+            put(b, o);
         mx_snapshot_unref(o->s);
         free(o);
     }

@@ -5,7 +5,8 @@
  * point. They are chosen once the conversation has been idle: for 3 seconds where it has 1,024
  * tokens more than what was written of it, else for a minute, so that a chat of many quick turns is
  * not written turn by turn; or when they are about to be dropped, or the bank is freed. What led
- * to a chosen point is settled with it and not looked at again.
+ * to a chosen point is settled with it and not looked at again. What is idle waits while an eighth
+ * of the bank is in the tier's queue.
  *
  * Offers are gathered under the bank's lock and made without it. */
 #ifndef MX_SESSION_SPILL_H
@@ -18,6 +19,7 @@ struct mx_offer {
     mtplx_snapshot *s;
     struct mx_cold_key key;
     enum mx_point point;
+    uint64_t cleared; /* the bank's count when it was gathered: later it is not made any more */
     char scope[MX_LABEL_BYTES], session[MX_LABEL_BYTES];
 };
 

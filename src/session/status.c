@@ -6,6 +6,11 @@
 
 #include <string.h>
 
+/* Parts of what the bank may use: what each pool of free blocks keeps at most, and what is made on
+ * the way into the bank without room being made for it. */
+#define POOL_PART 64
+#define SLACK_PART 32
+
 const char *mx_pressure_name(enum mx_pressure p)
 {
     static const char *const names[] = {"none", "high", "critical"};
@@ -21,14 +26,14 @@ const char *mx_point_name(enum mx_point p)
 /* ---- Budgets ------------------------------------------------------------------------------ */
 
 /* Free KV blocks that are kept for the next sequence count as memory of the bank's making: where
- * its budget is small, few are. */
-static void trim(struct mx_bank *b)
+ * its budget is small few are, and none where memory is short. */
+static void trim(struct mx_bank *b, uint64_t keep)
 {
     const mtplx_model *m = b->o.model;
     if (m->kv_pool)
-        mx_kv_pool_trim(m->kv_pool, b->o.budget / 64);
+        mx_kv_pool_trim(m->kv_pool, keep);
     if (m->mtp_pool)
-        mx_kv_pool_trim(m->mtp_pool, b->o.budget / 64);
+        mx_kv_pool_trim(m->mtp_pool, keep);
     mx_memory_trim();
 }
 
@@ -38,16 +43,29 @@ void mx_bank_tick(struct mx_bank *b)
     pthread_mutex_lock(&b->lock);
     uint64_t now = mx_bank_now(b);
     mx_bank_expire(b, now, &trash);
+    mx_leave_reap(b, false, &trash);
     b->ceiling = mx_gauge_update(&b->gauge, now, mx_bank_held_bytes(b), b->o.budget);
     mx_bank_fit(b, b->ceiling, now, &b->stats.dropped_pressure, &trash);
     mx_spill_idle(b, now, &trash);
-    uint64_t removed = b->removed;
-    bool stale = removed != b->trimmed;
+    uint64_t removed = b->removed, keep = b->ceiling / POOL_PART;
+    bool calm = b->gauge.level == MX_PRESSURE_NONE, stale = removed != b->trimmed || !calm;
     b->trimmed = removed;
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
     if (stale)
-        trim(b);
+        trim(b, calm ? keep : 0);
+}
+
+void mx_bank_make_room(struct mx_bank *b, uint64_t bytes)
+{
+    struct mx_trash trash = {0};
+    pthread_mutex_lock(&b->lock);
+    uint64_t slack = b->ceiling / SLACK_PART;
+    if (bytes > slack && bytes <= b->ceiling) /* more than that will not be kept */
+        mx_bank_fit(b, b->ceiling - (bytes - slack), mx_bank_now(b), &b->stats.dropped_budget,
+                    &trash);
+    pthread_mutex_unlock(&b->lock);
+    mx_trash_burn(b, &trash);
 }
 
 void mx_bank_shrink(struct mx_bank *b, uint64_t bytes)
@@ -80,10 +98,20 @@ uint64_t mx_bank_bytes(struct mx_bank *b)
 
 /* ---- Steering ----------------------------------------------------------------------------- */
 
+/* Behind the offer that is being made. */
+static int clear_cold(struct mx_bank *b, const char *session)
+{
+    pthread_mutex_lock(&b->offering);
+    int n = mx_cold_drop(b->o.cold, session);
+    pthread_mutex_unlock(&b->offering);
+    return n;
+}
+
 int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold)
 {
     struct mx_trash trash = {0};
     uint64_t dropped = 0;
+    bool clear = cold && b->o.cold && !id;
     pthread_mutex_lock(&b->lock);
     const struct mx_session *s = session ? mx_bank_session(b, session) : NULL;
     for (struct mx_entry *e = b->oldest, *next; e; e = next) {
@@ -92,9 +120,11 @@ int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold)
             mx_bank_remove(b, e, MX_MISS_NONE, &dropped, &trash);
     }
     b->stats.dropped_asked += dropped;
+    if (clear)
+        atomic_fetch_add(&b->cleared, 1);
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
-    int on_disk = cold && b->o.cold && !id ? mx_cold_drop(b->o.cold, session) : 0;
+    int on_disk = clear ? clear_cold(b, session) : 0;
     return on_disk > (int)dropped ? on_disk : (int)dropped;
 }
 

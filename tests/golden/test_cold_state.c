@@ -573,7 +573,7 @@ static int try_bytes(mtplx_model *m, const char *path, const char *data, size_t 
 static int try_flip(mtplx_model *m, const char *path, size_t at, int bit,
                     const mtplx_snapshot *good)
 {
-    char byte;
+    char byte = 0;
     int fd = open(path, O_RDWR);
     assert_true(fd >= 0 && pread(fd, &byte, 1, (off_t)at) == 1);
     char changed = (char)(byte ^ (1 << bit));
