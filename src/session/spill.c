@@ -43,7 +43,8 @@ static void gather(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
 
 struct chosen {
     struct mx_entry *prompt, *border, *system;
-    size_t written; /* tokens of the longest point written before */
+    struct mx_entry *opening; /* the border before what opens the prompt's answer */
+    size_t written;           /* tokens of the longest point written before */
 };
 
 /* Looks through what leads to an entry in its conversation, longest first. */
@@ -62,6 +63,9 @@ static struct chosen choose(struct mx_bank *b, struct mx_entry *leaf, bool settl
             c.prompt = e;
         if (e->point == MX_POINT_BORDER && !c.border)
             c.border = e;
+        if (e->point == MX_POINT_BORDER && !c.opening && c.prompt &&
+            e->item.n + OPENING >= c.prompt->item.n)
+            c.opening = e;
         if (e->point == MX_POINT_SYSTEM && !c.system)
             c.system = e;
         e->settled |= settle;
@@ -73,6 +77,9 @@ static void gather_chain(struct mx_bank *b, struct mx_entry *leaf, struct mx_tra
 {
     struct chosen c = choose(b, leaf, true);
     struct mx_entry *second = c.prompt ? c.prompt : c.border;
+    /* A few tokens shorter, and of use to prompts that open the answer in another way, too. */
+    if (c.opening && c.prompt != leaf)
+        second = c.opening;
     gather(b, leaf, t);
     if (second && second != leaf && !second->wanted)
         gather(b, second, t);

@@ -446,6 +446,40 @@ static void test_cold_left_behind(void **state)
     mtplx_model_free(m);
 }
 
+/* A prompt ends with what opens the answer, which the next prompt may have in other tokens: what is
+ * written of it is the border before that. */
+static void test_cold_opening(void **state)
+{
+    mtplx_model *m = open_tiny();
+    new_dir();
+    struct mx_cold *c = open_cold(m, MX_COLD_ON);
+    struct mx_bank *b = bank_over(m, c, UINT64_MAX);
+    int32_t tokens[MOST];
+    struct mx_bank_hit hit;
+    mtplx_error err;
+    (void)state;
+    random_tokens(tokens, MOST);
+    static const size_t at[] = {296, 300, 320};
+    static const enum mx_point points[] = {MX_POINT_BORDER, MX_POINT_PROMPT, MX_POINT_ANSWER};
+    mtplx_seq *s = mtplx_seq_new(m, NULL);
+    for (int i = 0; i < 3; i++) {
+        feed(s, tokens, at[i]);
+        mx_bank_put(b, mtplx_seq_snapshot(s, &err), points[i], "", "chat");
+    }
+    mtplx_seq_free(s);
+    restart(&b, &c, m);
+    mx_bank_find(b, "", "chat", tokens, 400, &hit);
+    assert_int_equal(hit.cold_tokens, 320);
+    tokens[298] = (tokens[298] + 1) % VOCAB;
+    mx_bank_find(b, "", "chat", tokens, 400, &hit);
+    assert_int_equal(hit.cold_tokens, 296);
+    assert_int_equal(written(c), 2);
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+    remove_dir();
+    mtplx_model_free(m);
+}
+
 /* What the budget takes is on disk; where the bank has no room at all it is restored from there all
  * the same. */
 static void test_cold_evicted(void **state)
@@ -570,8 +604,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conversations),    cmocka_unit_test(test_interned),
         cmocka_unit_test(test_public),           cmocka_unit_test(test_cold_turns),
-        cmocka_unit_test(test_cold_left_behind), cmocka_unit_test(test_cold_evicted),
-        cmocka_unit_test(test_cold_mismatch),    cmocka_unit_test(test_public_disk),
+        cmocka_unit_test(test_cold_left_behind), cmocka_unit_test(test_cold_opening),
+        cmocka_unit_test(test_cold_evicted),     cmocka_unit_test(test_cold_mismatch),
+        cmocka_unit_test(test_public_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
