@@ -116,25 +116,38 @@ static bool there(int at, const char *name, mode_t type)
     return fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && (st.st_mode & S_IFMT) == type;
 }
 
-bool mx_cold_dir_is_cache(int fd)
+/* Whether a directory has nothing in it that is not the tier's. */
+static bool only_ours(int fd)
 {
-    return there(fd, "objects", S_IFDIR) &&
-           (there(fd, "lock", S_IFREG) || there(fd, "manifest.db", S_IFREG));
-}
-
-static bool is_empty(int fd)
-{
+    static const char *const names[] = {".",
+                                        "..",
+                                        "lost+found",
+                                        "lock",
+                                        "objects",
+                                        "manifest.db",
+                                        "manifest.db-wal",
+                                        "manifest.db-shm",
+                                        "manifest.db.bad"};
     int again = openat(fd, ".", DIR_FLAGS);
     DIR *d = again >= 0 ? fdopendir(again) : NULL;
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d));)
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
-             strcmp(e->d_name, "lost+found") != 0;
+    bool ours = d != NULL;
+    for (struct dirent *e; ours && (e = readdir(d));) {
+        size_t i = 0;
+        while (i < sizeof names / sizeof *names && strcmp(e->d_name, names[i]) != 0)
+            i++;
+        ours = i < sizeof names / sizeof *names;
+    }
     if (d)
         closedir(d);
     else if (again >= 0)
         close(again);
-    return d && n == 0;
+    return ours;
+}
+
+bool mx_cold_dir_is_cache(int fd)
+{
+    return there(fd, "objects", S_IFDIR) &&
+           (there(fd, "lock", S_IFREG) || there(fd, "manifest.db", S_IFREG) || only_ours(fd));
 }
 
 /* Directories of somebody else are refused; ours are closed to others, but only those that are
@@ -151,7 +164,7 @@ static mtplx_status claim(int fd, const char *path, bool cache, mtplx_error *err
                         path);
     if ((st.st_mode & 07777) == 0700)
         return MTPLX_OK;
-    if (st.st_mode & 077 && ((st.st_mode & S_ISVTX) || (!cache && !is_empty(fd))))
+    if (st.st_mode & 077 && ((st.st_mode & S_ISVTX) || (!cache && !only_ours(fd))))
         return mx_error(err, MTPLX_ERR_IO,
                         "%s is open to other users and used for other things: name a new or empty "
                         "directory with --ssd-session-cache-dir",

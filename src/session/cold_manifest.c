@@ -339,6 +339,15 @@ static bool open_file(struct mx_cold *c)
     return true;
 }
 
+/* On a full disk there is no room for the WAL's index either. Alone with the manifest SQLite keeps
+ * it in memory, so that what is there can be read, and removed to make room. */
+static bool open_alone(struct mx_cold *c)
+{
+    sqlite3_close(c->db);
+    c->db = NULL;
+    return c->dir.locked && open_file(c) && exec(c, "PRAGMA locking_mode = EXCLUSIVE");
+}
+
 /* The manifest may be anything: it must be SQLite's, whole and of a known version. */
 enum found { FOUND_NONE, FOUND_OK, FOUND_NEWER, FOUND_OLDER, FOUND_BAD };
 
@@ -347,6 +356,8 @@ static enum found look(struct mx_cold *c, int64_t *version)
     if (!open_file(c))
         return FOUND_BAD;
     *version = number(c, "PRAGMA user_version", -1);
+    if (*version < 0 && sqlite3_system_errno(c->db) == ENOSPC && open_alone(c))
+        *version = number(c, "PRAGMA user_version", -1);
     int64_t tables = number(c, "SELECT count(*) FROM sqlite_master", -1);
     if (*version < 0 || tables < 0)
         return FOUND_BAD;
@@ -372,19 +383,24 @@ static void set_aside(struct mx_cold *c)
     unlinkat(c->dir.fd, "manifest.db-shm", 0);
 }
 
+static bool set_modes(struct mx_cold *c)
+{
+    return exec(c, "PRAGMA journal_mode = WAL") && exec(c, "PRAGMA synchronous = NORMAL");
+}
+
 static bool create(struct mx_cold *c)
 {
     char version[48];
     snprintf(version, sizeof version, "PRAGMA user_version = %d", MX_COLD_MANIFEST_VERSION);
-    return exec(c, "PRAGMA journal_mode = WAL") && exec(c, "PRAGMA synchronous = NORMAL") &&
-           mx_cold_manifest_begin(c) &&
+    return set_modes(c) && mx_cold_manifest_begin(c) &&
            mx_cold_manifest_end(c, exec(c, schema) && exec(c, version));
 }
 
 static mtplx_status no_manifest(struct mx_cold *c, mtplx_error *err)
 {
+    int cause = c->db ? sqlite3_system_errno(c->db) : errno;
     mx_error(err, MTPLX_ERR_IO, "cannot open %s/manifest.db: %s", c->dir.path,
-             c->db ? sqlite3_errmsg(c->db) : strerror(errno));
+             cause ? strerror(cause) : sqlite3_errmsg(c->db));
     mx_cold_manifest_close(c);
     return MTPLX_ERR_IO;
 }
@@ -415,7 +431,7 @@ mtplx_status mx_cold_manifest_open(struct mx_cold *c, bool *rebuild, mtplx_error
             return MTPLX_OK;
         return no_manifest(c, err);
     }
-    if (found == FOUND_OK && create(c) && load(c))
+    if (found == FOUND_OK && set_modes(c) && load(c))
         return MTPLX_OK;
     if (found != FOUND_NONE) {
         int code = c->db ? sqlite3_errcode(c->db) : SQLITE_CANTOPEN;

@@ -36,7 +36,8 @@ void mx_cold_warn(struct mx_cold *c, enum mx_cold_cause cause, const char *detai
         [MX_COLD_CAUSE_RO] = "the directory cannot be written",
         [MX_COLD_CAUSE_IO] = "writing failed",
         [MX_COLD_CAUSE_FLOOR] = "too little space is free",
-        [MX_COLD_CAUSE_SIZE] = "a conversation is larger than all that may be used",
+        [MX_COLD_CAUSE_SIZE] =
+            "a conversation is larger than the maximum or a quarter of what is free",
         [MX_COLD_CAUSE_BUDGET] = "the hourly write budget is used up",
         [MX_COLD_CAUSE_QUEUE] = "more is to be written than the disk takes",
     };

@@ -12,6 +12,9 @@
 #define PAUSE_NS (60 * SECOND)
 /* So many tokens more are worth writing before a pause. */
 #define MUCH 1024
+/* Tokens at the end of a prompt that open the answer, at most: templates may write others there
+ * when they come to it again. */
+#define OPENING 32
 /* Conversations that are looked at in one tick. */
 #define MOST_CHAINS 16
 
@@ -41,7 +44,8 @@ static void gather(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
 
 struct chosen {
     struct mx_entry *prompt, *border, *system;
-    size_t written; /* tokens of the longest point written before */
+    struct mx_entry *opening; /* the border before what opens the prompt's answer */
+    size_t written;           /* tokens of the longest point written before */
 };
 
 /* Looks through what leads to an entry in its conversation, longest first. */
@@ -60,6 +64,9 @@ static struct chosen choose(struct mx_bank *b, struct mx_entry *leaf, bool settl
             c.prompt = e;
         if (e->point == MX_POINT_BORDER && !c.border)
             c.border = e;
+        if (e->point == MX_POINT_BORDER && !c.opening && c.prompt &&
+            e->item.n + OPENING >= c.prompt->item.n)
+            c.opening = e;
         if (e->point == MX_POINT_SYSTEM && !c.system)
             c.system = e;
         e->settled |= settle;
@@ -71,6 +78,9 @@ static void gather_chain(struct mx_bank *b, struct mx_entry *leaf, struct mx_tra
 {
     struct chosen c = choose(b, leaf, true);
     struct mx_entry *second = c.prompt ? c.prompt : c.border;
+    /* A few tokens shorter, and of use to prompts that open the answer in another way, too. */
+    if (c.opening && c.prompt != leaf)
+        second = c.opening;
     gather(b, leaf, t);
     if (second && second != leaf && !second->wanted)
         gather(b, second, t);
@@ -78,10 +88,43 @@ static void gather_chain(struct mx_bank *b, struct mx_entry *leaf, struct mx_tra
         gather(b, c.system, t);
 }
 
-/* Whether an entry ends its conversation, and nobody has looked at it. */
-static bool is_due(const struct mx_entry *e)
+/* Whether two items have their first n tokens in common. */
+static bool agree(const struct mx_item *a, const struct mx_item *b, size_t n)
 {
-    return !e->settled && !mx_index_extended(&e->item);
+    return a->n >= n && b->n >= n && memcmp(a->tokens, b->tokens, n * sizeof *a->tokens) == 0;
+}
+
+/* How many tokens the messages are that the last answer on the way to an entry answers; 0: nobody
+ * knows any more. */
+static size_t messages_of(struct mx_bank *b, struct mx_entry *e)
+{
+    struct chosen c = choose(b, e, false);
+    if (c.prompt)
+        return c.prompt->item.n > OPENING ? c.prompt->item.n - OPENING : 0;
+    return c.border ? c.border->item.n : 0;
+}
+
+/* Whether a conversation has gone on elsewhere since it was at an entry that nothing extends: the
+ * same messages were answered again, or the next prompt has the answer in other tokens, as without
+ * what the model thought. Such ends are left at every turn, each with a recurrent state. */
+static bool left_behind(struct mx_bank *b, struct mx_entry *e)
+{
+    const char *scope = mx_index_scope(&e->item);
+    size_t n = messages_of(b, e);
+    for (struct mx_entry *f = n ? e->session->entries : NULL; f; f = f->next_of)
+        if (f->id > e->id && f->item.n > n && agree(&f->item, &e->item, n) &&
+            !agree(&f->item, &e->item, f->item.n) && strcmp(mx_index_scope(&f->item), scope) == 0)
+            return true;
+    return false;
+}
+
+/* Whether an entry ends its conversation, and nobody has looked at it. */
+static bool is_due(struct mx_bank *b, struct mx_entry *e)
+{
+    if (e->settled || mx_index_extended(&e->item))
+        return false;
+    e->settled = left_behind(b, e);
+    return !e->settled;
 }
 
 /* Whether there is a place in the tier's queue beside `more` bytes: what waits there is not dropped
@@ -102,7 +145,7 @@ void mx_spill_idle(struct mx_bank *b, uint64_t now, struct mx_trash *t)
     for (struct mx_entry *e = b->oldest; e && left > 0; e = e->newer) {
         if (now < e->used_ns || now - e->used_ns < IDLE_NS)
             return;
-        if (!is_due(e))
+        if (!is_due(b, e))
             continue;
         left--;
         if (now - e->used_ns < PAUSE_NS && e->item.n < choose(b, e, false).written + MUCH)
@@ -118,7 +161,7 @@ void mx_spill_dropped(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
 {
     if (!b->o.cold)
         return;
-    if (is_due(e))
+    if (is_due(b, e))
         gather_chain(b, e, t);
     else if (e->wanted || (!e->settled && e->point == MX_POINT_SYSTEM))
         gather(b, e, t);

@@ -1,8 +1,9 @@
 /* What the session bank gives to the cold tier, and when.
  *
  * A restore point costs a copy of the recurrent state on disk as well, so only two or three of a
- * conversation are written: its newest point, its newest PROMPT point (else BORDER) and its SYSTEM
- * point. They are chosen once the conversation has been idle: for 3 seconds where it has 1,024
+ * conversation are written: its newest point, its newest PROMPT point (or the BORDER just before
+ * it; else any BORDER) and its SYSTEM point. An end that the conversation has left behind is none
+ * of them. They are chosen once the conversation has been idle: for 3 seconds where it has 1,024
  * tokens more than what was written of it, else for a minute, so that a chat of many quick turns is
  * not written turn by turn; or when they are about to be dropped, or the bank is freed. What led
  * to a chosen point is settled with it and not looked at again. What is idle waits while an eighth

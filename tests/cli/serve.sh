@@ -158,7 +158,8 @@ check 'there are some' test -n "$(find "$work/ssd/objects" -type f)"
 check 'after a restart' start $ssd $small
 request POST /v1/chat/completions '' "$counting"
 check 'the same prompt comes from disk' has "$out" '"cache_from_disk":true'
-check 'all but its last token' has "$out" '"new_prefill_tokens":1,'
+left=$(printf '%s' "$out" | sed -n 's/.*"new_prefill_tokens":\([0-9]*\).*/\1/p')
+check 'all but what opens its answer' test "${left:-99}" -le 8
 request DELETE '/admin/sessions?cold=true' '' ''
 check 'states on disk can be removed' has "$out" '"cold":true'
 kill -TERM "$server"

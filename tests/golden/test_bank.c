@@ -409,6 +409,77 @@ static void test_cold_turns(void **state)
     mtplx_model_free(m);
 }
 
+/* Where every prompt has the answer before it in other tokens, the ends of the answers are left
+ * behind: what is written grows with the conversation's blocks, not by two states a turn. */
+static void test_cold_left_behind(void **state)
+{
+    mtplx_model *m = open_tiny();
+    new_dir();
+    struct mx_cold *c = open_cold(m, MX_COLD_ON);
+    struct mx_bank *b = bank_over(m, c, UINT64_MAX);
+    int32_t tokens[MOST];
+    struct mx_bank_hit hit;
+    (void)state;
+    random_tokens(tokens, MOST);
+    for (size_t n = 100; n <= 500; n += 20) {
+        request(b, m, tokens, n);
+        tokens[n - 3] = (tokens[n - 3] + 1) % VOCAB;
+        test_time += 2000000000ull;
+        mx_bank_tick(b);
+    }
+    test_time += 70000000000ull;
+    for (int i = 0; i < 5; i++)
+        mx_bank_tick(b);
+    assert_int_equal(written(c), 3);
+    /* Two branches from the same border, the older one of which is asked again and goes on. */
+    tokens[497]--;
+    request(b, m, tokens, 520);
+    tokens[517]++;
+    restart(&b, &c, m);
+    assert_true(written(c) <= 5);
+    tokens[517]--;
+    mx_bank_find(b, "", "chat", tokens, 560, &hit);
+    assert_int_equal(hit.cold_tokens, 520);
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+    remove_dir();
+    mtplx_model_free(m);
+}
+
+/* A prompt ends with what opens the answer, which the next prompt may have in other tokens: what is
+ * written of it is the border before that. */
+static void test_cold_opening(void **state)
+{
+    mtplx_model *m = open_tiny();
+    new_dir();
+    struct mx_cold *c = open_cold(m, MX_COLD_ON);
+    struct mx_bank *b = bank_over(m, c, UINT64_MAX);
+    int32_t tokens[MOST];
+    struct mx_bank_hit hit;
+    mtplx_error err;
+    (void)state;
+    random_tokens(tokens, MOST);
+    static const size_t at[] = {296, 300, 320};
+    static const enum mx_point points[] = {MX_POINT_BORDER, MX_POINT_PROMPT, MX_POINT_ANSWER};
+    mtplx_seq *s = mtplx_seq_new(m, NULL);
+    for (int i = 0; i < 3; i++) {
+        feed(s, tokens, at[i]);
+        mx_bank_put(b, mtplx_seq_snapshot(s, &err), points[i], "", "chat");
+    }
+    mtplx_seq_free(s);
+    restart(&b, &c, m);
+    mx_bank_find(b, "", "chat", tokens, 400, &hit);
+    assert_int_equal(hit.cold_tokens, 320);
+    tokens[298] = (tokens[298] + 1) % VOCAB;
+    mx_bank_find(b, "", "chat", tokens, 400, &hit);
+    assert_int_equal(hit.cold_tokens, 296);
+    assert_int_equal(written(c), 2);
+    mx_bank_free(b);
+    mx_cold_close(c, 1000000000ull);
+    remove_dir();
+    mtplx_model_free(m);
+}
+
 /* What the budget takes is on disk; where the bank has no room at all it is restored from there all
  * the same. */
 static void test_cold_evicted(void **state)
@@ -531,9 +602,10 @@ static void test_public_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversations), cmocka_unit_test(test_interned),
-        cmocka_unit_test(test_public),        cmocka_unit_test(test_cold_turns),
-        cmocka_unit_test(test_cold_evicted),  cmocka_unit_test(test_cold_mismatch),
+        cmocka_unit_test(test_conversations),    cmocka_unit_test(test_interned),
+        cmocka_unit_test(test_public),           cmocka_unit_test(test_cold_turns),
+        cmocka_unit_test(test_cold_left_behind), cmocka_unit_test(test_cold_opening),
+        cmocka_unit_test(test_cold_evicted),     cmocka_unit_test(test_cold_mismatch),
         cmocka_unit_test(test_public_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

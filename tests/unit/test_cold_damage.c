@@ -431,6 +431,15 @@ static bool mount_tmpfs(const char *dir, const char *size)
     return geteuid() == 0 && mount("tmpfs", dir, "tmpfs", 0, options) == 0;
 }
 
+static void fill_disk(const char *path)
+{
+    static const char page[4096];
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    while (write(fd, page, sizeof page) > 0)
+        ;
+    close(fd);
+}
+
 static void test_full_disk(void **state)
 {
     struct rig *r = *state;
@@ -462,6 +471,17 @@ static void test_full_disk(void **state)
     assert_int_equal(check_talk(c, &first), 0);
     assert_no_orphans(r, c);
     mx_cold_close(c, SECOND);
+    /* Where not even SQLite finds a page: what is there is read, and can be removed. */
+    char path[128];
+    snprintf(path, sizeof path, "%s/filling", r->dir);
+    fill_disk(path);
+    c = open_rig(r);
+    assert_int_equal(check_talk(c, &first), 0);
+    assert_int_equal(mx_cold_drop(c, NULL), 1);
+    mx_cold_flush(c, 20 * SECOND);
+    assert_int_equal(each_file(r->dir, NULL, NULL), 0);
+    mx_cold_close(c, SECOND);
+    unlink(path);
     remove_tree(r->dir);
     assert_int_equal(umount(r->dir), 0);
 }
