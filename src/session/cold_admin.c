@@ -10,6 +10,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Looking at a directory that no server used must not make it one of ours. */
+static bool looks_like_cache(const char *dir)
+{
+    char path[300];
+    int n = snprintf(path, sizeof path, "%s/objects", dir);
+    return n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
+}
+
 struct mx_cold *mx_cold_admin_open(const char *dir, uint64_t max_bytes,
                                    void (*log)(void *arg, const char *line), void *arg,
                                    mtplx_error *err)
@@ -23,7 +31,7 @@ struct mx_cold *mx_cold_admin_open(const char *dir, uint64_t max_bytes,
             return NULL;
         dir = own;
     }
-    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode)) {
+    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || !looks_like_cache(dir)) {
         mx_error(err, MTPLX_ERR_IO, "there is no session cache in %s", dir);
         return NULL;
     }

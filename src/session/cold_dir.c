@@ -8,6 +8,7 @@
  * links, so that nobody can redirect a write who cannot write into the directory. */
 #include "session/cold_int.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -123,6 +124,39 @@ static mtplx_status claim(int fd, const char *path, mtplx_error *err)
     return MTPLX_OK;
 }
 
+static bool starts(const char *s, const char *with)
+{
+    return strncmp(s, with, strlen(with)) == 0;
+}
+
+/* A directory that holds other things is somebody's work, /tmp or /etc: closing it to others and
+ * putting files there would do harm. One with a manifest was ours before. */
+static mtplx_status need_own(int fd, const char *path, mtplx_error *err)
+{
+    int again = openat(fd, ".", DIR_FLAGS);
+    DIR *list = again >= 0 ? fdopendir(again) : NULL;
+    if (!list) {
+        mx_error(err, MTPLX_ERR_IO, "cannot list directory %s: %s", path, strerror(errno));
+        if (again >= 0)
+            close(again);
+        return MTPLX_ERR_IO;
+    }
+    bool ours = false, foreign = false;
+    for (const struct dirent *e; !ours && (e = readdir(list));) {
+        const char *n = e->d_name;
+        ours = starts(n, "manifest.db");
+        foreign |= strcmp(n, ".") != 0 && strcmp(n, "..") != 0 && strcmp(n, "lock") != 0 &&
+                   strcmp(n, "objects") != 0 && strcmp(n, "lost+found") != 0;
+    }
+    closedir(list);
+    if (ours || !foreign)
+        return MTPLX_OK;
+    return mx_error(err, MTPLX_ERR_ARGUMENT,
+                    "%s holds other files than those of a session cache: name an empty directory, "
+                    "or one that does not exist yet",
+                    path);
+}
+
 static int open_folder(int at, const char *name, bool make)
 {
     int fd = openat(at, name, DIR_FLAGS | O_NOFOLLOW);
@@ -163,7 +197,9 @@ static mtplx_status open_all(struct mx_cold_dir *d, char *path, mtplx_error *err
     d->fd = open(path, DIR_FLAGS);
     if (d->fd < 0)
         return mx_error(err, MTPLX_ERR_IO, "cannot open directory %s: %s", path, strerror(errno));
-    s = claim(d->fd, path, err);
+    s = need_own(d->fd, path, err);
+    if (!s)
+        s = claim(d->fd, path, err);
     if (s)
         return s;
     char *real = realpath(path, NULL);

@@ -325,6 +325,30 @@ static void test_permissions(void **state)
     }
 }
 
+/* A directory of other things stays as it is, whoever asks for what. */
+static void test_foreign_directory(void **state)
+{
+    struct rig *r = *state;
+    char path[128];
+    mtplx_error err;
+    snprintf(path, sizeof path, "%s/thesis.tex", r->dir);
+    close(open(path, O_CREAT | O_WRONLY, 0644));
+    assert_int_equal(chmod(r->dir, 0755), 0);
+    assert_null(mx_cold_open(&r->o, &err));
+    assert_non_null(strstr(err.message, "holds other files"));
+    assert_null(mx_cold_admin_open(r->dir, UINT64_MAX, NULL, NULL, &err));
+    assert_non_null(strstr(err.message, "there is no session cache"));
+    assert_int_equal(mode_of(r->dir), 0755);
+    assert_int_equal(unlink(path), 0);
+    assert_null(mx_cold_admin_open(r->dir, UINT64_MAX, NULL, NULL, &err));
+    assert_int_equal(rmdir(r->dir), 0); /* nothing was put there */
+    struct mx_cold *c = open_rig(r);
+    /* What is added to a cache later is no reason to refuse it. */
+    close(open(path, O_CREAT | O_WRONLY, 0644));
+    c = reopen(r, c);
+    mx_cold_close(c, 0);
+}
+
 /* A link in the place of a file or folder is not followed. */
 static void test_links(void **state)
 {
@@ -564,6 +588,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rebuild, setup, teardown),
         cmocka_unit_test_setup_teardown(test_versions, setup, teardown),
         cmocka_unit_test_setup_teardown(test_permissions, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_foreign_directory, setup, teardown),
         cmocka_unit_test_setup_teardown(test_links, setup, teardown),
         cmocka_unit_test_setup_teardown(test_second_process, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),
