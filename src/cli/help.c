@@ -127,7 +127,10 @@ void mx_cli_help_command(const struct mx_cli_command *c, struct mx_cli_out *out)
 {
     struct mx_strbuf b;
     mx_strbuf_init(&b, 0);
-    mx_strbuf_printf(&b, "Usage: mtplx %s [flags] %s\n\n", c->name, c->operands);
+    mx_strbuf_printf(&b, "Usage: mtplx %s [flags]", c->name);
+    if (c->operands && *c->operands)
+        mx_strbuf_printf(&b, " %s", c->operands);
+    mx_strbuf_puts(&b, "\n\n");
     wrap(&b, c->details, 0, 0);
     mx_strbuf_puts(&b, "\nFlags (any unique prefix will do; --flag=VALUE works too):\n");
     command_flags(&b, c);

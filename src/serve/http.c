@@ -127,6 +127,18 @@ static struct mx_exchange *new_exchange(struct mx_server *s, struct MHD_Connecti
     return x;
 }
 
+/* A %00 would cut the path off where it stands, and so name another resource: it becomes a byte
+ * that no UTF-8 has, which screening refuses. */
+static size_t unescape(void *cls, struct MHD_Connection *c, char *text)
+{
+    (void)cls, (void)c;
+    size_t n = MHD_http_unescape(text);
+    for (size_t i = 0; i < n; i++)
+        if (text[i] == '\0')
+            text[i] = (char)0xff;
+    return n;
+}
+
 static bool replied(struct mx_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
@@ -458,8 +470,8 @@ static struct MHD_Daemon *start_daemon(struct mx_server *s, int fd, int limit)
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)per_address,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
         (size_t)4096, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_ARRAY, s->cert ? tls : tls + 3,
-        MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_UNESCAPE_CALLBACK, unescape,
+        NULL, MHD_OPTION_ARRAY, s->cert ? tls : tls + 3, MHD_OPTION_END);
 }
 
 static mtplx_status start(struct mx_server *s, const struct mx_server_options *o, mtplx_error *err)

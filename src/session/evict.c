@@ -2,7 +2,7 @@
  *
  * Order, the first difference decides: entries of no pinned session before pinned ones; those that
  * nobody else holds before those in use (dropping them frees little); not used within pin_ns
- * before used; idle longest first, in classes that double from a second on: where all were used of
+ * before used; idle longest first, in classes that double from 10 ms on: where all were used of
  * late, as under a budget that is too small for what is going on, it is the oldest that goes and
  * not what was put in last; within a class short ones, which are soon read again, before others;
  * CHUNK before BORDER before PROMPT and ANSWER before SYSTEM points; restored less often first;
@@ -13,8 +13,8 @@
 
 /* Victims found in one pass over the entries. */
 #define BATCH 32
-/* Idle times below this are the same. */
-#define CLASS_NS 1000000000u
+/* Idle times below this are the same: those of the points of a turn, not of the turn before. */
+#define CLASS_NS 10000000u
 /* Tokens: less than a pass reads at once. */
 #define SHORT 128
 

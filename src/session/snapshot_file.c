@@ -100,6 +100,9 @@ static mtplx_status write_all(struct walk *w, const mtplx_snapshot *s,
 static mtplx_status write_file(struct walk *w, const mtplx_snapshot *s,
                                const struct mx_state_view *v, const char *path, mtplx_error *err)
 {
+    struct stat there;
+    if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode))
+        return mx_error(err, MTPLX_ERR_IO, "%s: not a regular file, so not replaced", path);
     size_t room = strlen(path) + sizeof ".XXXXXX.tmp";
     char *temp = malloc(room);
     if (!temp)

@@ -19,6 +19,8 @@ for command in ask serve stop inspect bench 'forge quantize' 'cache check' 'cach
     run help $command
     by_topic=$out
     check "help $command" succeeds "Usage: mtplx $command"
+    usage=$(printf '%s\n' "$out" | head -n 1)
+    check "help $command: operands or none" test "${usage%[ )]}" = "$usage"
     # shellcheck disable=SC2086
     run $command --help
     check "$command --help is the same text" test "$rc $out" = "0 $by_topic"

@@ -524,6 +524,7 @@ static void test_file_errors(void **state)
     assert_int_equal(mtplx_snapshot_save(s, no, &err), MTPLX_ERR_IO);
     assert_non_null(strstr(err.message, "no/state"));
     assert_int_equal(mtplx_snapshot_save(s, dir, &err), MTPLX_ERR_IO);
+    assert_non_null(strstr(err.message, "not a regular file"));
     mtplx_snapshot_free(s);
     expect_refused(m, no, MTPLX_ERR_IO, "no/state");
     expect_refused(m, dir, MTPLX_ERR_IO, "regular");

@@ -227,6 +227,25 @@ static void test_recent_order(void **state)
     rig_close(&r);
 }
 
+/* Turns that follow each other in a fraction of a second: where the next one goes on from stays,
+ * and what ten turns ago left goes. */
+static void test_quick_turns(void **state)
+{
+    struct rig r;
+    (void)state;
+    rig_open(&r, (struct mx_bank_options){.pin_ns = 100 * SECOND, .session_cap = 60000}, true);
+    for (int turn = 0; turn < 20; turn++) {
+        put_of(&r, turn, 200, MX_POINT_PROMPT, "a");
+        put_of(&r, 100 + turn, 190, MX_POINT_BORDER, "a");
+        put_of(&r, 200 + turn, 210, MX_POINT_ANSWER, "a");
+        rig_time += SECOND / 20;
+        assert_int_equal(restored_of(&r, 100 + turn, 190), 190);
+    }
+    assert_true(stats(&r).dropped_cap > 20);
+    assert_int_equal(restored_of(&r, 3, 200), 0);
+    rig_close(&r);
+}
+
 static void test_hits_protect(void **state)
 {
     struct rig r;
@@ -408,10 +427,11 @@ int main(void)
         cmocka_unit_test(test_scopes),       cmocka_unit_test(test_refreshed),
         cmocka_unit_test(test_interning),    cmocka_unit_test(test_supersedes_nothing),
         cmocka_unit_test(test_cap),          cmocka_unit_test(test_order),
-        cmocka_unit_test(test_recent_order), cmocka_unit_test(test_hits_protect),
-        cmocka_unit_test(test_too_large),    cmocka_unit_test(test_ttl),
-        cmocka_unit_test(test_drop),         cmocka_unit_test(test_pressure),
-        cmocka_unit_test(test_damage),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_recent_order), cmocka_unit_test(test_quick_turns),
+        cmocka_unit_test(test_hits_protect), cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_ttl),          cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_pressure),     cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -343,6 +343,8 @@ static void test_routes(void **state)
     expect(ask(p, "GET", "/v1/v1/v1/later", "", ""), 404, "unknown_url");
     expect(ask(p, "GET", "//", "", ""), 404, "unknown_url");
     expect(ask(p, "GET", "/th%ffings", "", ""), 400, "UTF-8");
+    expect(ask(p, "GET", "/things%00", "", ""), 400, "UTF-8"); /* not /things */
+    expect(ask(p, "DELETE", "/things/%00a", "", ""), 400, "UTF-8");
     expect(ask(p, "BREW", "/echo", "", ""), 501, "method");
     struct reply r = ask(p, "PUT", "/things/a", "", "{}");
     assert_string_equal(head_value(&r, "Allow"), "GET, HEAD, DELETE");
