@@ -29,6 +29,9 @@ static int unknown_command(int argc, char *const *argv)
     if (mx_cli_is_group(argv[0]) && argc < 2)
         mx_cli_complain(NULL, "'%s' needs to be told what to do (see mtplx help %s)", argv[0],
                         argv[0]);
+    else if (mx_cli_is_group(argv[0]) && !near)
+        mx_cli_complain(NULL, "'%s' has no command '%.40s' (see mtplx help %s)", argv[0], argv[1],
+                        argv[0]);
     else
         mx_cli_complain(NULL, "unknown command '%.40s'%s%s%s", argv[0],
                         near ? "; did you mean '" : " (mtplx help lists the commands)",
