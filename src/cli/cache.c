@@ -197,7 +197,9 @@ static int run_check(const struct mx_cli_args *args, struct mx_cli_out *out)
     mtplx_status st = mx_cold_check_all(r.c, say, &r, mx_cli_stop_flag(), &rep, &r.err);
     put_number(&r, "checked_files", rep.files);
     put_number(&r, "checked_bytes", rep.bytes);
+    uint64_t lost = r.stats.dropped_bad; /* found when opening */
     put_number(&r, "bad_files", rep.bad);
+    put_number(&r, "lost_files", lost);
     put_number(&r, "dropped_snapshots", rep.snapshots);
     if (st == MTPLX_OK && !r.json) {
         char size[32];
@@ -206,11 +208,13 @@ static int run_check(const struct mx_cli_args *args, struct mx_cli_out *out)
         if (rep.bad)
             mx_cli_printf(out, "%llu bad, %s\n", (unsigned long long)rep.bad,
                           r.stats.writable ? "dropped" : "not dropped, the cache is in use");
+        else if (lost)
+            mx_cli_puts(out, "what is left is sound\n");
         else
             mx_cli_puts(out, "all sound\n");
         print_total(&r);
     }
-    return close_run(&r, st, rep.bad ? EXIT_BAD : MX_EXIT_OK);
+    return close_run(&r, st, rep.bad || lost ? EXIT_BAD : MX_EXIT_OK);
 }
 
 /* ---- ls ----------------------------------------------------------------------------------- */

@@ -417,6 +417,8 @@ void mx_bank_insert(struct mx_bank *b, mtplx_snapshot *s, enum mx_point point, c
     bool fits = bytes <= b->ceiling;
     bool kept = fits && put(b, e, key, session, refs, old, &n_old, &trash);
     b->stats.dropped_budget += !fits;
+    if (!fits) /* a bank of too little says so, and not that the prompt is new */
+        mx_grave_dig(&b->graves, key, s->tokens, s->n, MX_MISS_EVICTED);
     pthread_mutex_unlock(&b->lock);
     for (size_t i = 0; i < n_old; i++)
         mx_kv_block_unref(old[i]);

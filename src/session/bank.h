@@ -106,7 +106,7 @@ void mx_bank_set_budget(struct mx_bank *b, uint64_t bytes);
 uint64_t mx_bank_bytes(struct mx_bank *b);
 
 /* Drops a session's entries, or one entry by id, or all (NULL, 0) of them; how many. With `cold`
- * those on disk too. */
+ * those on disk too (not by id), and waits a few seconds for their files to be gone. */
 int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold);
 /* Keeps a session's entries until it is unpinned, whatever the time to live says; how many. */
 int mx_bank_pin(struct mx_bank *b, const char *session, bool on);

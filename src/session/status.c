@@ -23,6 +23,9 @@ const char *mx_point_name(enum mx_point p)
     return (unsigned)p < sizeof names / sizeof *names ? names[p] : "unknown";
 }
 
+/* How long forgetting what is on disk may take before the caller hears of it all the same. */
+static const uint64_t drop_wait_ns = 5000000000u;
+
 /* ---- Budgets ------------------------------------------------------------------------------ */
 
 /* Free KV blocks that are kept for the next sequence count as memory of the bank's making: where
@@ -125,6 +128,8 @@ int mx_bank_drop(struct mx_bank *b, const char *session, uint64_t id, bool cold)
     pthread_mutex_unlock(&b->lock);
     mx_trash_burn(b, &trash);
     int on_disk = clear ? clear_cold(b, session) : 0;
+    if (on_disk) /* who is told that it is gone may pull the plug */
+        mx_cold_flush(b->o.cold, drop_wait_ns);
     return on_disk > (int)dropped ? on_disk : (int)dropped;
 }
 

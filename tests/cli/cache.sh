@@ -58,10 +58,18 @@ file=$(object s)
 head -c 700 "$file" >"$work/short" && cat "$work/short" >"$file"
 run cache check --dir "$cache"
 check 'check: a cut file is found when opening or checking' has "$out" 'drop'
+check 'check: and is no success' test "$rc" -eq 3
 run cache ls --dir "$cache"
 check 'check: its snapshot is gone' succeeds '1 snapshot and'
 run cache check --dir "$cache"
 check 'check: the second time all is sound' succeeds 'all sound'
+
+fresh
+run cache ls --dir "$cache"
+: >"$(object b)"
+run cache check --dir "$cache"
+check 'check: an emptied file is no success' test "$rc" -eq 3
+check 'check: nor is all sound' test "$(printf '%s' "$out" | grep -c 'all sound')" -eq 0
 
 fresh
 run cache ls --dir "$cache"

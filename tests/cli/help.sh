@@ -54,6 +54,8 @@ run aks hello
 check 'a mistyped command gets a suggestion' fails_with 2 "did you mean 'ask'"
 run frobnicate
 check 'an unknown command exits 2' fails_with 2 "unknown command 'frobnicate'"
+run cache frobnicate
+check 'an unknown command of a group is named' fails_with 2 "'cache' has no command 'frobnicate'"
 run help aks
 check 'a mistyped help topic gets a suggestion' fails_with 2 "did you mean 'ask'"
 run forge

@@ -401,6 +401,7 @@ static void test_cold_turns(void **state)
     assert_int_equal(hit.cold_tokens, 0);
     assert_int_equal(hit.miss, MX_MISS_NEW_SESSION);
     assert_true(mx_bank_drop(b, "chat", 0, true) >= 5);
+    assert_true(mx_cold_flush(c, 0)); /* files and rows are gone, not only to be removed */
     mx_bank_find(b, "", "chat", tokens, 580, &hit);
     assert_int_equal(hit.cold_tokens, 0);
     mx_bank_free(b);

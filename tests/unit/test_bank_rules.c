@@ -278,6 +278,7 @@ static void test_too_large(void **state)
     put_of(&r, 2, 690, MX_POINT_ANSWER, "a");
     assert_int_equal(restored_of(&r, 1, 100), 100);
     assert_int_equal(stats(&r).dropped_budget, 1);
+    assert_int_equal(miss_of(&r, 2, 690), MX_MISS_EVICTED);
     mx_bank_set_budget(r.bank, 100);
     assert_int_equal(stats(&r).entries, 0);
     assert_int_equal(miss_of(&r, 1, 100), MX_MISS_EVICTED);
