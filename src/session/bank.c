@@ -331,6 +331,7 @@ static void refresh(struct mx_bank *b, struct mx_entry *e, enum mx_point point, 
 {
     if (value(point) > value(e->point))
         e->point = point;
+    e->stale = false;
     b->stats.refreshed++;
     mx_bank_touch(b, e, now);
 }
@@ -357,6 +358,7 @@ static bool put(struct mx_bank *b, struct mx_entry *e, const char *scope, const 
         return false;
     mx_bank_touch(b, e, now);
     thin(b, e, t);
+    mx_bank_drop_stale(b, e, t);
     mx_bank_fit_session(b, e->session, e, now, t);
     mx_bank_fit(b, b->ceiling, now, &b->stats.dropped_budget, t);
     uint64_t bytes = mx_bank_held_bytes(b);

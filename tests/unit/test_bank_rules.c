@@ -246,6 +246,43 @@ static void test_quick_turns(void **state)
     rig_close(&r);
 }
 
+/* A chat whose template drops the end of each prompt from the next one: the turns it leaves behind
+ * do not pile up, and the last one of them can be asked for again. */
+static void test_left_turns(void **state)
+{
+    enum { TURNS = 20, OPENING = 6, ANSWER = 10, STEP = 30 };
+    struct rig r;
+    int32_t base[LONGEST], left[TURNS][LONGEST];
+    (void)state;
+    rig_open(&r, (struct mx_bank_options){0}, true);
+    for (int i = 0; i < LONGEST; i++)
+        base[i] = (int32_t)rig_pick((uint64_t)i, 1000);
+    for (size_t turn = 0; turn < TURNS; turn++) {
+        size_t n = 64 + turn * STEP;
+        memcpy(left[turn], base, n * sizeof *base);
+        for (size_t i = n; i < LONGEST; i++)
+            left[turn][i] = 2000 + (int32_t)turn;
+        rig_put(&r, base, n, MX_POINT_BORDER, "", "chat");
+        rig_put(&r, left[turn], n + OPENING, MX_POINT_PROMPT, "", "chat");
+        rig_put(&r, left[turn], n + OPENING + ANSWER, MX_POINT_ANSWER, "", "chat");
+        assert_true(stats(&r).entries < 20);
+        for (size_t back = 0; back < 2 && back <= turn; back++) {
+            size_t m = n - back * STEP + OPENING;
+            assert_int_equal(rig_restored(&r, "", left[turn - back], m + 1), m);
+            assert_int_equal(rig_restored(&r, "", left[turn - back], m + ANSWER + 1), m + ANSWER);
+        }
+    }
+    /* A question that was edited is no turn that was left behind: both stand. */
+    memcpy(left[0], base, LONGEST * sizeof *base);
+    for (size_t i = 640; i < LONGEST; i++)
+        left[0][i] = 5000;
+    rig_put(&r, left[0], 670, MX_POINT_PROMPT, "", "chat");
+    size_t n = 64 + (TURNS - 1) * STEP;
+    assert_int_equal(rig_restored(&r, "", left[TURNS - 1], n + OPENING + 1), n + OPENING);
+    rig_recount(&r);
+    rig_close(&r);
+}
+
 static void test_hits_protect(void **state)
 {
     struct rig r;
@@ -429,10 +466,10 @@ int main(void)
         cmocka_unit_test(test_interning),    cmocka_unit_test(test_supersedes_nothing),
         cmocka_unit_test(test_cap),          cmocka_unit_test(test_order),
         cmocka_unit_test(test_recent_order), cmocka_unit_test(test_quick_turns),
-        cmocka_unit_test(test_hits_protect), cmocka_unit_test(test_too_large),
-        cmocka_unit_test(test_ttl),          cmocka_unit_test(test_drop),
-        cmocka_unit_test(test_pressure),     cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_left_turns),   cmocka_unit_test(test_hits_protect),
+        cmocka_unit_test(test_too_large),    cmocka_unit_test(test_ttl),
+        cmocka_unit_test(test_drop),         cmocka_unit_test(test_pressure),
+        cmocka_unit_test(test_damage),       cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
