@@ -44,9 +44,10 @@ struct mx_entry {
     uint64_t id, own, hits, made_ns, used_ns;
     struct mx_cold_key key; /* with a cold tier */
     enum mx_point point;
-    bool settled; /* it has been decided whether the cold tier gets it (spill.h) */
-    bool wanted;  /* it does */
-    bool stale;   /* its conversation went on otherwise (stale.c) */
+    bool settled;   /* it has been decided whether the cold tier gets it (spill.h) */
+    bool wanted;    /* it does */
+    size_t opening; /* of a PROMPT: tokens before the answer's message; 0: not known (stale.c) */
+    bool stale;     /* its conversation went on otherwise */
 };
 
 struct mx_bank {
@@ -117,7 +118,7 @@ uint64_t mx_bank_whole_bytes(const mtplx_snapshot *s, uint64_t own);
 void mx_bank_remove(struct mx_bank *b, struct mx_entry *e, enum mx_cache_miss why, uint64_t *count,
                     struct mx_trash *t);
 /* Drops what a new prompt's conversation has left behind: stale.c. */
-void mx_bank_drop_stale(struct mx_bank *b, const struct mx_entry *e, struct mx_trash *t);
+void mx_bank_drop_stale(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t);
 struct mx_session *mx_bank_session(struct mx_bank *b, const char *label);
 /* Marks an entry and what leads to it in its conversation as used now. */
 void mx_bank_touch(struct mx_bank *b, struct mx_entry *e, uint64_t now);

@@ -12,8 +12,6 @@
 
 /* A prompt ends at most so far behind the border of the answer's message. */
 #define OPENING 32
-/* Borders of the new prompt that are looked at. */
-#define LAST_BORDERS 4
 
 static bool begins_with(const struct mx_entry *e, const struct mx_entry *with, size_t n)
 {
@@ -33,15 +31,23 @@ static void mark_turn(struct mx_session *s, struct mx_entry *prompt)
             x->stale = true;
 }
 
-/* Marks the turn whose answer began at a border of the new prompt, when that went on otherwise. */
-static void mark_beside(const struct mx_entry *e, const struct mx_entry *border)
+/* Where the answer's message of a prompt begins: its last border, which was captured in the same
+ * pass or is what the prompt was restored from. 0: it has none close to its end. */
+static size_t find_opening(const struct mx_bank *b, const struct mx_entry *e)
 {
-    size_t at = border->item.n;
-    for (struct mx_entry *x = e->session->entries; x; x = x->next_of)
-        if (x->point == MX_POINT_PROMPT && !x->stale && x->item.n > at &&
-            x->item.n - at <= OPENING && x->item.n < e->item.n && begins_with(x, border, at) &&
-            !begins_with(e, x, x->item.n) && same_scope(x, e))
-            mark_turn(e->session, x);
+    struct mx_walk w;
+    mx_index_walk(&b->index, mx_index_scope(&e->item), e->item.tokens, e->item.n, &w);
+    for (struct mx_item *it; (it = mx_index_next(&w)) && e->item.n - it->n <= OPENING;)
+        if (mx_entry_of(it)->point == MX_POINT_BORDER)
+            return it->n;
+    return 0;
+}
+
+/* Whether e has all messages of the earlier prompt, and goes on otherwise than its answer. */
+static bool left_behind(const struct mx_entry *prompt, const struct mx_entry *e)
+{
+    return prompt->opening && prompt->item.n < e->item.n && same_scope(prompt, e) &&
+           begins_with(e, prompt, prompt->opening) && !begins_with(e, prompt, prompt->item.n);
 }
 
 static const struct mx_entry *last_stale(const struct mx_session *s)
@@ -53,22 +59,17 @@ static const struct mx_entry *last_stale(const struct mx_session *s)
     return last;
 }
 
-void mx_bank_drop_stale(struct mx_bank *b, const struct mx_entry *e, struct mx_trash *t)
+void mx_bank_drop_stale(struct mx_bank *b, struct mx_entry *e, struct mx_trash *t)
 {
-    struct mx_walk w;
-    int borders = 0;
-    if (e->point != MX_POINT_PROMPT || e->session->pinned)
+    struct mx_session *s = e->session;
+    if (e->point != MX_POINT_PROMPT)
         return;
-    mx_index_walk(&b->index, mx_index_scope(&e->item), e->item.tokens, e->item.n, &w);
-    for (struct mx_item *it; borders < LAST_BORDERS && (it = mx_index_next(&w));) {
-        const struct mx_entry *border = mx_entry_of(it);
-        if (border->point != MX_POINT_BORDER || border->session != e->session)
-            continue;
-        mark_beside(e, border);
-        borders++;
-    }
-    const struct mx_entry *kept = last_stale(e->session);
-    for (struct mx_entry *x = e->session->entries, *next; x && kept; x = next) {
+    e->opening = find_opening(b, e);
+    for (struct mx_entry *x = s->entries; x; x = x->next_of)
+        if (!x->stale && left_behind(x, e))
+            mark_turn(s, x);
+    const struct mx_entry *kept = last_stale(s);
+    for (struct mx_entry *x = s->entries, *next; x && kept && !s->pinned; x = next) {
         next = x->next_of;
         if (x->stale && !begins_with(x, kept, kept->item.n))
             mx_bank_remove(b, x, MX_MISS_NONE, &b->stats.dropped_thin, t);

@@ -262,6 +262,7 @@ static void test_left_turns(void **state)
         memcpy(left[turn], base, n * sizeof *base);
         for (size_t i = n; i < LONGEST; i++)
             left[turn][i] = 2000 + (int32_t)turn;
+        rig_put(&r, base, n - 18, MX_POINT_BORDER, "", "chat"); /* of the question */
         rig_put(&r, base, n, MX_POINT_BORDER, "", "chat");
         rig_put(&r, left[turn], n + OPENING, MX_POINT_PROMPT, "", "chat");
         rig_put(&r, left[turn], n + OPENING + ANSWER, MX_POINT_ANSWER, "", "chat");
