@@ -5,7 +5,8 @@
  * Writes one state (blocks and a snapshot) below DIR and a plain file with as many bytes, then
  * reads both in turn with a cold page cache (posix_fadvise(DONTNEED) after a sync, so no root is
  * needed): one file and the object files by one
- * thread with 1 MiB reads, which is what dd bs=1M does, and the state through the tier. --packed
+ * thread with 1 MiB reads, which is what dd bs=1M does (with and without iflag=direct, the base of
+ * the shares), and the state through the tier. --packed
  * makes bytes that compress by a third. DIR should be on the disk in question; what was made is
  * removed. */
 #include "base/clock.h"
@@ -126,9 +127,9 @@ static void each_object(const char *dir, void (*fn)(const char *path))
 }
 
 /* Reads a file to its end; how many bytes. */
-static uint64_t read_through(const char *path, uint8_t *buffer)
+static uint64_t read_through(const char *path, uint8_t *buffer, int flags)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     uint64_t done = 0;
     for (ssize_t n; fd >= 0 && (n = read(fd, buffer, MIB)) > 0;)
         done += (uint64_t)n;
@@ -150,11 +151,12 @@ static double cpu_seconds(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-static double read_plain(const struct bench *b, uint8_t *buffer)
+/* O_DIRECT reads past the page cache: the disk itself, one request at a time. */
+static double read_plain(const struct bench *b, uint8_t *buffer, int flags)
 {
     forget(b->plain);
     uint64_t began = mx_now_ns();
-    return rate(read_through(b->plain, buffer), began);
+    return rate(read_through(b->plain, buffer, flags), began);
 }
 
 /* The object files themselves, without looking at what is in them. */
@@ -170,7 +172,7 @@ static double read_files(const struct bench *b, uint8_t *buffer)
         char path[300];
         mx_cold_name(name, b->w[i].kind, b->w[i].key, &id);
         snprintf(path, sizeof path, "%s/objects/%s", b->dir, name);
-        done += read_through(path, buffer);
+        done += read_through(path, buffer, 0);
     }
     return rate(done, began);
 }
@@ -236,17 +238,21 @@ static double read_warm(const struct bench *b, struct mx_cold *c)
 
 static void compare(struct bench *b, struct mx_cold *c)
 {
-    enum { PLAIN, FILES, STATE, AHEAD_STATE, WARM, N, MOST = 64 };
-    static const char *const names[N] = {"one file", "the object files", "state",
-                                         "state, prefetched", "state, in page cache"};
+    enum { DIRECT, PLAIN, FILES, STATE, AHEAD_STATE, WARM, N, MOST = 64 };
+    static const char *const names[N] = {"one file, O_DIRECT", "one file",
+                                         "the object files",   "state",
+                                         "state, prefetched",  "state, in page cache"};
     double v[N][MOST];
     double cpu[N] = {0};
-    uint8_t *buffer = room(MIB);
+    uint8_t *buffer = aligned_alloc(4096, MIB);
+    if (!buffer)
+        exit(1);
     int n = b->rounds < MOST ? b->rounds : MOST;
     for (int i = 0; i < n; i++) { /* in turn: other load hits all alike */
         double at = cpu_seconds();
         for (int k = 0; k < N; k++) {
-            v[k][i] = k == PLAIN   ? read_plain(b, buffer)
+            v[k][i] = k == DIRECT  ? read_plain(b, buffer, O_DIRECT)
+                      : k == PLAIN ? read_plain(b, buffer, 0)
                       : k == FILES ? read_files(b, buffer)
                       : k == WARM  ? read_warm(b, c)
                                    : read_state(b, c, k == AHEAD_STATE);
@@ -254,7 +260,7 @@ static void compare(struct bench *b, struct mx_cold *c)
             at = cpu_seconds();
         }
     }
-    double base = median(v[PLAIN], n);
+    double base = median(v[DIRECT], n);
     for (int k = 0; k < N; k++) {
         double m = median(v[k], n);
         printf("%-22s %8.0f MB/s %5.0f %%   (%.0f to %.0f)  %4.0f ms of CPU\n", names[k], m,
