@@ -248,7 +248,8 @@ bool mx_cold_manifest_used(struct mx_cold *c, int64_t row, uint64_t used);
 /* Why the last change failed: an errno. */
 int mx_cold_manifest_errno(struct mx_cold *c);
 /* Empties the log, which has copies of deleted rows; `all`: nothing is left in the manifest, and so
- * it is made anew. False: a reader of another process is in the way, or the disk. */
+ * it is made anew, and the one that was set aside goes. False: a reader of another process is in
+ * the way, or the disk. */
 bool mx_cold_manifest_scrub(struct mx_cold *c, bool all);
 /* Folds the log into the database and gives back its free pages. */
 void mx_cold_manifest_shrink(struct mx_cold *c);

@@ -176,8 +176,10 @@ int mx_cold_manifest_errno(struct mx_cold *c)
 
 bool mx_cold_manifest_scrub(struct mx_cold *c, bool all)
 {
-    if (all) /* an empty manifest is made anew in no time; on a full disk it is not */
+    if (all) { /* an empty manifest is made anew in no time; on a full disk it is not */
+        unlinkat(c->dir.fd, "manifest.db.bad", 0);
         exec(c, "VACUUM");
+    }
     return number(c, "PRAGMA wal_checkpoint(TRUNCATE)", 1) == 0;
 }
 

@@ -209,8 +209,8 @@ void mx_cold_sweep(struct mx_cold *c)
     size_t n = c->n_garbage;
     c->garbage = NULL;
     c->n_garbage = c->garbage_cap = 0;
-    bool unreadable = c->scrub, all = c->index.n == 0;
-    c->scrub = false;
+    bool unreadable = c->scrub && mx_now_ns() >= c->sweep_ns, all = c->index.n == 0;
+    c->scrub &= !unreadable;
     pthread_mutex_unlock(&c->mu);
     bool ok = !n || delete_rows(c, list, n);
     if (!ok && mx_cold_manifest_errno(c) == ENOSPC) {

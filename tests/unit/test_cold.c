@@ -358,9 +358,9 @@ static void test_eviction_shared(void **state)
 /* Whether the manifest or its log has a text. */
 static bool manifest_has(const struct rig *r, const char *text)
 {
-    static const char *const suffixes[] = {"", "-wal", "-shm"};
+    static const char *const suffixes[] = {"", "-wal", "-shm", ".bad"};
     bool found = false;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         char path[160];
         snprintf(path, sizeof path, "%s/manifest.db%s", r->dir, suffixes[i]);
         FILE *f = fopen(path, "rb");
@@ -397,6 +397,12 @@ static void test_names_gone(void **state)
     assert_true(mx_cold_flush(c, 20 * SECOND));
     assert_false(manifest_has(r, "label-secret"));
     assert_true(manifest_has(r, "label-dull"));
+    char bad[160];
+    snprintf(bad, sizeof bad, "%s/manifest.db.bad", r->dir);
+    FILE *f = fopen(bad, "w");
+    assert_non_null(f);
+    fputs("label-old", f);
+    fclose(f);
     assert_int_equal(mx_cold_drop(c, NULL), 80);
     assert_true(mx_cold_flush(c, 20 * SECOND));
     assert_false(manifest_has(r, "label-"));
