@@ -254,8 +254,8 @@ MTPLX_API uint64_t mtplx_snapshot_bytes(const mtplx_snapshot *snapshot);
 
 /* Writes a snapshot to one file (0600, replaced as a whole) and reads it back. A file is checked
  * (sizes, checksums) and belongs to one model run in one way: weights, tokenizer, KV quantisation,
- * MTP head, device. Errors: IO; for load FORMAT (damaged), ARGUMENT (of another model or setting,
- * the sentence says which), MEMORY. */
+ * MTP head, device. Errors: IO, ARGUMENT (a NULL); for load FORMAT (damaged), ARGUMENT (of another
+ * model or setting, the sentence says which), MEMORY. */
 MTPLX_API mtplx_status mtplx_snapshot_save(const mtplx_snapshot *snapshot, const char *path,
                                            mtplx_error *err);
 MTPLX_API mtplx_snapshot *mtplx_snapshot_load(mtplx_model *model, const char *path,
@@ -281,7 +281,9 @@ MTPLX_API mtplx_bank *mtplx_bank_new(mtplx_model *model, const mtplx_bank_option
 MTPLX_API void mtplx_bank_free(mtplx_bank *bank);
 /* A sequence that holds the longest known prefix of the prompt, at most count - 1 tokens; an empty
  * one when nothing is known. Forward or generate from prompt + mtplx_seq_length(). Errors: MEMORY.
- */
+ * A recurrent model can only go back to states that were kept: after a keep at the end of an answer
+ * the identical prompt, which is shorter, finds nothing. So call mtplx_bank_keep() at every point
+ * to return to, such as before the last token of a prompt and at the end of its answer. */
 MTPLX_API mtplx_seq *mtplx_bank_restore(mtplx_bank *bank, const int32_t *prompt, size_t count,
                                         mtplx_error *err);
 /* Keeps the sequence's present state. Errors: ARGUMENT (no tokens, or rows pending), MEMORY. */

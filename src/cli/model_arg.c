@@ -66,7 +66,14 @@ mtplx_status mx_kv_quant_arg(const struct mx_cli_args *args, int flag, mtplx_kv_
 {
     const struct mx_cli_value *v = &args->values[flag], *alias = v + 1;
     const char *name = v->source == MX_CLI_ENVIRONMENT ? MX_KV_QUANT_ENV : "--kv-quant";
+    mtplx_kv_quant a, b;
     *out = MTPLX_KV_AUTO;
+    if (v->source == MX_CLI_EXPLICIT && alias->source == MX_CLI_EXPLICIT &&
+        mx_kv_quant_word(v->text, &a) && (!mx_kv_quant_word(alias->text, &b) || a != b))
+        return mx_error(err, MTPLX_ERR_ARGUMENT,
+                        "--kv-quant %.32s and --paged-kv-quantization %.32s are one setting with "
+                        "two values: leave one out",
+                        v->text, alias->text);
     if (v->source != MX_CLI_EXPLICIT && alias->source == MX_CLI_EXPLICIT) {
         v = alias;
         name = "--paged-kv-quantization";

@@ -210,8 +210,10 @@ static mtplx_status read_cold(const struct reader *r)
         o->hourly_bytes = UINT64_MAX;
     else if (st == MTPLX_OK)
         st = read_size_or(r, SERVE_SSD_BUDGET, ", or off", &o->hourly_bytes);
-    if (st == MTPLX_OK)
-        st = read_size(r, SERVE_SSD_FLOOR, &o->floor_bytes);
+    if (st == MTPLX_OK && (says(r, SERVE_SSD_FLOOR, "off") || says(r, SERVE_SSD_FLOOR, "0")))
+        o->floor_bytes = 1; /* 0 is the default */
+    else if (st == MTPLX_OK)
+        st = read_size_or(r, SERVE_SSD_FLOOR, ", or off", &o->floor_bytes);
     return st == MTPLX_OK ? read_size(r, SERVE_SSD_BACKLOG, &o->queue_bytes) : st;
 }
 

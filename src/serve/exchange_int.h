@@ -82,6 +82,7 @@ struct mx_exchange {
 
     /* The request (X1). */
     enum mx_dialect dialect;
+    bool slash;      /* the path ended with one, which is gone */
     bool authorized; /* a valid key was given, or none is configured */
     char request_id[32], client[64];
     char *method, *path, *id;

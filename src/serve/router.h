@@ -10,6 +10,7 @@ enum {
     /* Answered by a thread of its own, so that it works while long preparations go on: for handlers
      * that take little time. */
     MX_ROUTE_QUICK = 4,
+    MX_ROUTE_EXACT = 8, /* a slash at the end of the path is an id that got lost: refused */
 };
 
 /* In a pattern, {id} stands for one part of the path, and at its end for all the rest (names of

@@ -2,7 +2,7 @@
 #include "serve/api.h"
 #include "serve/router.h"
 
-enum { BODY = MX_ROUTE_BODY, QUICK = MX_ROUTE_QUICK };
+enum { BODY = MX_ROUTE_BODY, QUICK = MX_ROUTE_QUICK, EXACT = MX_ROUTE_EXACT };
 
 #define OPENAI MX_DIALECT_OPENAI
 #define ANTHROPIC MX_DIALECT_ANTHROPIC
@@ -36,7 +36,7 @@ const struct mx_route mx_routes[] = {
     {"GET", "/v1/mtplx/prefill_history", mx_api_prefill_history, OPENAI, QUICK},
     {"GET", "/v1/mtplx/app/capabilities", mx_api_capabilities, OPENAI, QUICK},
     {"GET", "/admin/sessions", mx_api_sessions, OPENAI, QUICK},
-    {"DELETE", "/admin/sessions", mx_api_cache_clear, OPENAI, QUICK},
+    {"DELETE", "/admin/sessions", mx_api_cache_clear, OPENAI, QUICK | EXACT},
     {"POST", "/admin/sessions/{id}/clear", mx_api_session_clear, OPENAI, QUICK},
     {"POST", "/admin/sessions/{id}/pin", mx_api_session_pin, OPENAI, QUICK},
     {"POST", "/admin/sessions/{id}/unpin", mx_api_session_unpin, OPENAI, QUICK},

@@ -172,6 +172,17 @@ static void tidy_slashes(char *path)
     *out = '\0';
 }
 
+/* An id that came out empty must not turn forgetting one into forgetting all. */
+static bool lost_id(struct mx_exchange *x)
+{
+    struct mx_api_error e;
+    mx_api_fail(&e, 404, "id",
+                "there is no id behind the last slash: leave the slash out (%.20s %.60s) to forget "
+                "all",
+                x->method, x->path);
+    return refuse(x, &e);
+}
+
 static bool find_route_at(const struct mx_screen *s, struct mx_exchange *x, const char *path,
                           char allow[80])
 {
@@ -192,6 +203,8 @@ static bool find_route_at(const struct mx_screen *s, struct mx_exchange *x, cons
 /* The /v1 of the path may be absent or there twice, as base URLs with and without it give. */
 static bool find_route(const struct mx_screen *s, struct mx_exchange *x, char allow[80])
 {
+    size_t n = strlen(x->path);
+    x->slash = n > 1 && x->path[n - 1] == '/';
     tidy_slashes(x->path);
     if (find_route_at(s, x, x->path, allow))
         return true;
@@ -319,6 +332,8 @@ void mx_screen_request(const struct mx_screen *s, struct mx_exchange *x, bool dr
         bad_path(x);
     else if (!found)
         no_route(x, allow);
+    else if (x->slash && (x->entry->flags & MX_ROUTE_EXACT))
+        lost_id(x);
     else if (check_draining(x, draining))
         check_body(s, x);
 }

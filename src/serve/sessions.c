@@ -39,10 +39,17 @@ static uint64_t number_of(const char *id)
     return *end || errno ? 0 : n;
 }
 
-static bool wants_cold(struct mx_exchange *x)
+/* Whether those on disk are meant too. False: it was refused. */
+static bool read_cold(struct mx_exchange *x, bool *cold)
 {
     const char *v = mx_exchange_query(x, "cold");
-    return v && (strcmp(v, "true") == 0 || strcmp(v, "1") == 0);
+    struct mx_api_error e = {0};
+    *cold = v && (strcmp(v, "true") == 0 || strcmp(v, "1") == 0);
+    if (!v || *cold || strcmp(v, "false") == 0 || strcmp(v, "0") == 0)
+        return true;
+    mx_api_fail(&e, 400, "cold", "the parameter 'cold' is true or false, not \"%.32s\"", v);
+    mx_exchange_fail(x, &e);
+    return false;
 }
 
 static void not_found(struct mx_exchange *x)
@@ -57,12 +64,14 @@ void mx_api_session_clear(struct mx_app *app, struct mx_exchange *x)
 {
     struct mx_bank *b = mx_status_bank_of(app);
     const char *id = mx_exchange_id(x);
-    bool cold = wants_cold(x);
     uint64_t number = number_of(id);
+    bool cold;
+    if (!read_cold(x, &cold))
+        return;
     int n = b && *id ? mx_bank_drop(b, id, 0, cold) : 0;
     if (b && n == 0 && number != 0)
         n = mx_bank_drop(b, NULL, number, cold);
-    if (n == 0 && !(cold && number == 0 && b)) {
+    if (n == 0) {
         not_found(x);
         return;
     }
@@ -73,7 +82,9 @@ void mx_api_session_clear(struct mx_app *app, struct mx_exchange *x)
 void mx_api_cache_clear(struct mx_app *app, struct mx_exchange *x)
 {
     struct mx_bank *b = mx_status_bank_of(app);
-    bool cold = wants_cold(x);
+    bool cold;
+    if (!read_cold(x, &cold))
+        return;
     int n = b ? mx_bank_drop(b, NULL, 0, cold) : 0;
     mx_exchange_send_json(x, 200, json_pack("{s:i, s:b}", "cleared", n, "cold", cold));
 }

@@ -172,8 +172,9 @@ static json_t *session_json(const struct mx_bank_view *v, size_t n)
     }
     return json_pack("{s:o, s:I, s:I, s:I, s:b, s:I, s:f, s:f, s:o}", "id", text(v->session),
                      "tokens", (json_int_t)tokens, "bytes", (json_int_t)bytes, "hits",
-                     (json_int_t)hits, "pinned", (int)pinned, "on_disk", (json_int_t)on_disk,
-                     "age_s", seconds(age), "idle_s", seconds(idle), "entries", list);
+                     (json_int_t)hits, "pinned", (int)pinned, "entries_on_disk",
+                     (json_int_t)on_disk, "age_s", seconds(age), "idle_s", seconds(idle), "entries",
+                     list);
 }
 
 /* Last used first. */

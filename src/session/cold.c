@@ -576,6 +576,10 @@ int mx_cold_drop(struct mx_cold *c, const char *session)
         mx_cold_cut(c, p.list[i]);
         mx_cold_prune(c, up);
     }
+    if (c->dir.locked && (n || !session)) {
+        c->scrub = true;
+        pthread_cond_signal(&c->wake);
+    }
     pthread_mutex_unlock(&c->mu);
     free(p.list);
     return n;

@@ -195,6 +195,7 @@ struct mx_cold {
     uint64_t deadline_ns; /* of stopping */
     struct mx_cold_garbage *garbage;
     size_t n_garbage, garbage_cap;
+    bool scrub;        /* what was dropped is to be unreadable in the manifest */
     uint64_t sweep_ns; /* not before: removing rows failed */
     int64_t next_row;
     uint64_t last_used;
@@ -246,6 +247,10 @@ bool mx_cold_manifest_delete(struct mx_cold *c, int64_t row);
 bool mx_cold_manifest_used(struct mx_cold *c, int64_t row, uint64_t used);
 /* Why the last change failed: an errno. */
 int mx_cold_manifest_errno(struct mx_cold *c);
+/* Empties the log, which has copies of deleted rows; `all`: nothing is left in the manifest, and so
+ * it is made anew, and the one that was set aside goes. False: a reader of another process is in
+ * the way, or the disk. */
+bool mx_cold_manifest_scrub(struct mx_cold *c, bool all);
 /* Folds the log into the database and gives back its free pages. */
 void mx_cold_manifest_shrink(struct mx_cold *c);
 bool mx_cold_manifest_budget(struct mx_cold *c, double level, uint64_t ms);
@@ -253,8 +258,9 @@ bool mx_cold_manifest_budget(struct mx_cold *c, double level, uint64_t ms);
 /* ---- Writer's work ------------------------------------------------------------------------ */
 
 void *mx_cold_writer(void *cold);
-/* Removes the rows, then the files, of all garbage. Writer or opener only. Rows that cannot be
- * removed are garbage again, for later. */
+/* Removes the rows, then the files, of all garbage, and empties the manifest's log when they were
+ * dropped on demand. Writer or opener only. Rows that cannot be removed are garbage again, for
+ * later. */
 void mx_cold_sweep(struct mx_cold *c);
 /* The most that the tier may take now: the option, or a quarter of what is free and its own. */
 uint64_t mx_cold_limit(struct mx_cold *c);

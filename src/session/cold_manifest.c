@@ -2,7 +2,9 @@
  *
  * It holds nothing that the headers of the files do not hold too, except when a snapshot was used
  * last and the write budget; so a damaged one is set aside and made anew from the files. Durability
- * is NORMAL: a power failure may lose the last commits, whose files the next open then removes. */
+ * is NORMAL: a power failure may lose the last commits, whose files the next open then removes.
+ * Deleted rows are overwritten, and the log is emptied after what was asked to be forgotten: labels
+ * of conversations do not stay readable in either. */
 #include "session/cold_int.h"
 
 #include <errno.h>
@@ -170,6 +172,15 @@ bool mx_cold_manifest_budget(struct mx_cold *c, double level, uint64_t ms)
 int mx_cold_manifest_errno(struct mx_cold *c)
 {
     return c->db_error ? c->db_error : EIO;
+}
+
+bool mx_cold_manifest_scrub(struct mx_cold *c, bool all)
+{
+    if (all) { /* an empty manifest is made anew in no time; on a full disk it is not */
+        unlinkat(c->dir.fd, "manifest.db.bad", 0);
+        exec(c, "VACUUM");
+    }
+    return number(c, "PRAGMA wal_checkpoint(TRUNCATE)", 1) == 0;
 }
 
 void mx_cold_manifest_shrink(struct mx_cold *c)
@@ -385,7 +396,8 @@ static void set_aside(struct mx_cold *c)
 
 static bool set_modes(struct mx_cold *c)
 {
-    return exec(c, "PRAGMA journal_mode = WAL") && exec(c, "PRAGMA synchronous = NORMAL");
+    return exec(c, "PRAGMA journal_mode = WAL") && exec(c, "PRAGMA synchronous = NORMAL") &&
+           exec(c, "PRAGMA secure_delete = ON");
 }
 
 static bool create(struct mx_cold *c)

@@ -189,6 +189,17 @@ static void keep_garbage(struct mx_cold *c, struct mx_cold_garbage *list, size_t
     c->sweep_ns = mx_now_ns() + TICK_NS;
 }
 
+/* Later again when it cannot be done now. */
+static void scrub(struct mx_cold *c, bool all)
+{
+    if (mx_cold_manifest_scrub(c, all))
+        return;
+    pthread_mutex_lock(&c->mu);
+    c->scrub = true;
+    c->sweep_ns = mx_now_ns() + TICK_NS;
+    pthread_mutex_unlock(&c->mu);
+}
+
 /* On a full disk not even a row can be deleted: then files go first, which makes room. Their rows
  * are harmless, since entries were dropped from memory and reading checks. */
 void mx_cold_sweep(struct mx_cold *c)
@@ -198,6 +209,8 @@ void mx_cold_sweep(struct mx_cold *c)
     size_t n = c->n_garbage;
     c->garbage = NULL;
     c->n_garbage = c->garbage_cap = 0;
+    bool unreadable = c->scrub && mx_now_ns() >= c->sweep_ns, all = c->index.n == 0;
+    c->scrub &= !unreadable;
     pthread_mutex_unlock(&c->mu);
     bool ok = !n || delete_rows(c, list, n);
     if (!ok && mx_cold_manifest_errno(c) == ENOSPC) {
@@ -207,9 +220,12 @@ void mx_cold_sweep(struct mx_cold *c)
     if (ok) {
         unlink_all(c, list, n);
         free(list);
+        if (unreadable)
+            scrub(c, all);
         return;
     }
     pthread_mutex_lock(&c->mu);
+    c->scrub |= unreadable;
     keep_garbage(c, list, n);
     pthread_mutex_unlock(&c->mu);
 }
@@ -369,6 +385,7 @@ static bool commit(struct mx_cold *c, struct work *w)
 static void make_live(struct mx_cold *c, struct mx_cold_batch *b)
 {
     bool dropped = any_dropped(b);
+    c->scrub |= dropped;
     for (size_t i = 0; i < b->n; i++) {
         b->entries[i]->dropped = false;
         mx_cold_index_live(&c->index, b->entries[i], b->entries[i]->bytes);
@@ -524,7 +541,7 @@ static void lower_priority(void)
 
 static bool sweepable(const struct mx_cold *c)
 {
-    return c->n_garbage && mx_now_ns() >= c->sweep_ns;
+    return (c->n_garbage || c->scrub) && mx_now_ns() >= c->sweep_ns;
 }
 
 /* With mu. Waits for work; NULL: only garbage, touches or the end. */

@@ -149,6 +149,8 @@ mtplx_status mtplx_snapshot_save(const mtplx_snapshot *s, const char *path, mtpl
 {
     struct walk w = {.fd = -1};
     struct mx_state_view v;
+    if (!s || !path)
+        return mx_error(err, MTPLX_ERR_ARGUMENT, "saving a snapshot needs a snapshot and a path");
     mtplx_status st = mx_state_view_open(&v, s, err);
     if (st != MTPLX_OK)
         return st;
@@ -326,6 +328,10 @@ mtplx_snapshot *mtplx_snapshot_load(mtplx_model *m, const char *path, mtplx_erro
 {
     struct walk w = {0};
     mtplx_error local = {0};
+    if (!m || !path) {
+        mx_error(err, MTPLX_ERR_ARGUMENT, "loading a snapshot needs a model and a path");
+        return NULL;
+    }
     w.fd = open_regular(path, &w.size, err);
     if (w.fd < 0)
         return NULL;

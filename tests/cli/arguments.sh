@@ -52,6 +52,10 @@ usage 'kv-quant of another width' '--kv-quant takes off, q8, q6 or q4' --kv-quan
 usage 'kv-quant of text' '--kv-quant takes off' --kv-quant most hi
 usage 'kv-quant with a tail' '--kv-quant takes off' --kv-quant q8_1 hi
 usage 'kv-quant by its long name' '--paged-kv-quantization takes off' --paged-kv-quant q3 hi
+usage 'kv-quant twice' '--kv-quant q8 and --paged-kv-quantization q4 are one setting' \
+    --kv-quant q8 --paged-kv-quantization q4 hi
+run ask --model "$work/none" --kv-quant q8 --paged-kv-quantization q8 hi
+check 'kv-quant twice the same' fails_with 1 'there is no directory'
 usage 'merge without an adapter' 'needs --mtp-adapter' --merge-mtp-adapter hi
 
 MTPLX_DEPTH=9

@@ -525,7 +525,11 @@ static void test_file_errors(void **state)
     assert_non_null(strstr(err.message, "no/state"));
     assert_int_equal(mtplx_snapshot_save(s, dir, &err), MTPLX_ERR_IO);
     assert_non_null(strstr(err.message, "not a regular file"));
+    assert_int_equal(mtplx_snapshot_save(s, NULL, &err), MTPLX_ERR_ARGUMENT);
+    assert_int_equal(mtplx_snapshot_save(NULL, path, &err), MTPLX_ERR_ARGUMENT);
     mtplx_snapshot_free(s);
+    expect_refused(m, NULL, MTPLX_ERR_ARGUMENT, "a path");
+    expect_refused(NULL, path, MTPLX_ERR_ARGUMENT, "a model");
     expect_refused(m, no, MTPLX_ERR_IO, "no/state");
     expect_refused(m, dir, MTPLX_ERR_IO, "regular");
     snprintf(no, sizeof no, "%s/empty", dir);

@@ -26,6 +26,17 @@ static void refused(const char *path, const char *body, int want, const char *pa
     json_decref(v);
 }
 
+static void refused_delete(const char *path, int want, const char *param)
+{
+    struct reply r = ask(rig.port, "DELETE", path, "", "");
+    if (r.status != want)
+        fail_msg("DELETE %s: status %d", path, r.status);
+    json_t *v = json_loadb(r.body, r.n, 0, NULL);
+    assert_string_equal(text_at(v, "error.param"), param);
+    json_decref(v);
+    free(r.body);
+}
+
 static json_t *post(const char *path, const char *body)
 {
     int status = 0;
@@ -196,6 +207,20 @@ static void test_sessions(void **state)
     json_decref(s);
     json_decref(cache);
 
+    /* What is not quite asked for forgets nothing. */
+    refused_delete("/admin/sessions/", 404, "id");
+    refused_delete("/admin/sessions//", 404, "id");
+    refused_delete("//admin/sessions/?cold=true", 404, "id");
+    refused_delete("/admin/sessions?cold=maybe", 400, "cold");
+    refused_delete("/admin/sessions?cold=", 400, "cold");
+    refused_delete("/admin/sessions/erik?cold=maybe", 400, "cold");
+    refused_delete("/admin/sessions/olga?cold=true", 404, "id");
+    json_decref(get_json("/admin//sessions/"));
+    s = sessions(2);
+    assert_int_equal(int_at(s, "sessions.1.entries_on_disk"), 0);
+    assert_true(json_is_false(at(s, "sessions.1.entries.0.on_disk")));
+    json_decref(s);
+
     json_t *v = post("/admin/sessions/erik/pin", "");
     assert_true(int_at(v, "entries") > 0);
     json_decref(v);
@@ -215,7 +240,7 @@ static void test_sessions(void **state)
     json_decref(s);
     assert_int_equal(ask_status(rig.port, "DELETE", "/admin/sessions/erik", "", ""), 200);
     assert_int_equal(ask_status(rig.port, "DELETE", "/admin/sessions/erik", "", ""), 404);
-    assert_int_equal(ask_status(rig.port, "DELETE", "/admin/sessions?cold=true", "", ""), 200);
+    assert_int_equal(ask_status(rig.port, "DELETE", "//admin/sessions?cold=true", "", ""), 200);
     json_decref(sessions(0));
 }
 

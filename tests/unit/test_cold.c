@@ -355,6 +355,64 @@ static void test_eviction_shared(void **state)
     mx_cold_close(c, 0);
 }
 
+/* Whether the manifest or its log has a text. */
+static bool manifest_has(const struct rig *r, const char *text)
+{
+    static const char *const suffixes[] = {"", "-wal", "-shm", ".bad"};
+    bool found = false;
+    for (int i = 0; i < 4; i++) {
+        char path[160];
+        snprintf(path, sizeof path, "%s/manifest.db%s", r->dir, suffixes[i]);
+        FILE *f = fopen(path, "rb");
+        size_t cap = (size_t)4 << 20;
+        char *buf = malloc(cap);
+        size_t n = f && buf ? fread(buf, 1, cap, f) : 0;
+        found |= n > 0 && memmem(buf, n, text, strlen(text)) != NULL;
+        free(buf);
+        if (f)
+            fclose(f);
+    }
+    return found;
+}
+
+/* Names of conversations are not to be read after they were dropped, while the tier is open. */
+static void test_names_gone(void **state)
+{
+    struct rig *r = *state;
+    struct mx_cold *c = open_rig(r);
+    for (int i = 0; i < 120; i++) {
+        char label[40];
+        struct talk t = talk(i + 1, 70);
+        snprintf(label, sizeof label, i % 3 ? "label-dull-%d" : "label-secret-%d", i);
+        t.session = label;
+        assert_true(put_talk(c, &t));
+    }
+    assert_true(mx_cold_flush(c, 20 * SECOND));
+    assert_true(manifest_has(r, "label-secret"));
+    for (int i = 0; i < 120; i += 3) {
+        char label[40];
+        snprintf(label, sizeof label, "label-secret-%d", i);
+        assert_int_equal(mx_cold_drop(c, label), 1);
+    }
+    assert_true(mx_cold_flush(c, 20 * SECOND));
+    assert_false(manifest_has(r, "label-secret"));
+    assert_true(manifest_has(r, "label-dull"));
+    char bad[160];
+    snprintf(bad, sizeof bad, "%s/manifest.db.bad", r->dir);
+    FILE *f = fopen(bad, "w");
+    assert_non_null(f);
+    fputs("label-old", f);
+    fclose(f);
+    assert_int_equal(mx_cold_drop(c, NULL), 80);
+    assert_true(mx_cold_flush(c, 20 * SECOND));
+    assert_false(manifest_has(r, "label-"));
+    struct talk t = talk(500, 130);
+    put_ok(c, &t);
+    assert_int_equal(check_talk(c, &t), 0);
+    assert_no_orphans(r, c);
+    mx_cold_close(c, 0);
+}
+
 /* ---- Queue -------------------------------------------------------------------------------- */
 
 static void count_release(void *arg)
@@ -447,6 +505,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_clock_set_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_touch, setup, teardown),
         cmocka_unit_test_setup_teardown(test_eviction_shared, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_names_gone, setup, teardown),
         cmocka_unit_test_setup_teardown(test_queue, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
     };

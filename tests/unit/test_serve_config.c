@@ -120,6 +120,13 @@ static void test_disk(void **state)
     expect_ok("--ssd-write-budget-per-hour=3G", NULL, NULL, NULL);
     assert_true(config.cold.hourly_bytes == 3ull << 30);
     mx_serve_config_free(&config);
+    static const char *const no_floor[] = {"--ssd-low-disk-floor=0", "--ssd-low-disk-floor=off"};
+    for (int i = 0; i < 2; i++) {
+        expect_ok(no_floor[i], NULL, NULL, NULL);
+        assert_true(config.cold.floor_bytes == 1); /* 0 would be the default */
+        mx_serve_config_free(&config);
+    }
+    expect_refused("--ssd-low-disk-floor=on", NULL, ", or off");
     expect_refused("--ssd-write-budget-per-hour=on", NULL, "--ssd-write-budget-per-hour");
     expect_refused("--ssd-session-cache-max-size=big", NULL, "--ssd-session-cache-max-size");
     setenv("MTPLX_SSD_SESSION_CACHE", "off", 1);
