@@ -168,13 +168,14 @@ static void test_mismatch(void **state)
 static void test_gives_way(void **state)
 {
     (void)state;
+    enum { ITEMS = SLOW_BUILD ? 300 : 1200 };
     struct mx_turn_request r;
     struct mx_turn_prompt p;
     struct mx_api_error e = {0};
     struct mx_strbuf b;
     size_t n_borders = 0;
     mx_strbuf_init(&b, 0);
-    for (int i = 0; i < 1200; i++)
+    for (int i = 0; i < ITEMS; i++)
         mx_strbuf_printf(&b, "item %d ", i);
     json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", b.data);
     mx_turn_defaults(&rig.app, &r);
@@ -201,7 +202,7 @@ static void test_gives_way(void **state)
     assert_true(s.abandoned > before.abandoned);
     assert_true(s.finished >= before.finished + 1);
     assert_int_equal(s.failed, before.failed);
-    assert_true(s.tokens > before.tokens + 1000);
+    assert_true(s.tokens > before.tokens + ITEMS);
     free(borders);
     mx_turn_prompt_free(&p);
     mx_strbuf_free(&b);
