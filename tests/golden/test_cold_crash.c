@@ -243,7 +243,7 @@ static void forget_states(void)
 static void test_killed(void **state)
 {
     (void)state;
-    int rounds = budget("MTPLX_CRASH_ROUNDS", 8, 2);
+    int rounds = budget("MTPLX_CRASH_ROUNDS", 8, 3);
     uint64_t seed = first_seed();
     mtplx_model *m = tiny();
     char *dir = rig_dir("crash");
