@@ -51,7 +51,7 @@ static void keep(struct mx_cold *c, mtplx_seq *seq)
 static void turn(mtplx_model *m, struct mx_cold *c, uint64_t *seed)
 {
     int32_t prompt[RIG_MAX], first;
-    size_t n = 80 + rig_next(seed) % 16 * 37;
+    size_t n = 80 + rig_next(seed) % (SLOW_BUILD ? 8 : 16) * 37;
     rig_tokens((int)(rig_next(seed) % RIG_TALKS), prompt, n);
     mtplx_seq *seq = restore(m, c, prompt, n);
     size_t known = mtplx_seq_length(seq);
@@ -388,7 +388,7 @@ static void fill(mtplx_model *m, const char *dir)
 static void test_damaged(void **state)
 {
     (void)state;
-    int rounds = budget("MTPLX_DAMAGE_ROUNDS", 20, 5);
+    int rounds = budget("MTPLX_DAMAGE_ROUNDS", 20, 3);
     uint64_t seed = first_seed() + 77;
     mtplx_model *m = tiny();
     char *good = rig_dir("good");

@@ -76,7 +76,8 @@ static void test_restart(void **state)
             assert_ptr_equal(s->kv[b], have->kv[b]);
         mtplx_snapshot *fresh = rig_snapshot(m, tokens, n);
         same_state(s, fresh);
-        rig_same_answers(m, s);
+        if (!SLOW_BUILD || i % 3 == 0)
+            rig_same_answers(m, s);
         mtplx_snapshot_free(fresh);
         mtplx_snapshot_free(have);
         have = s;
@@ -143,7 +144,8 @@ static void test_kv_formats(void **state)
         assert_true(s && file);
         same_state(s, file);
         rig_same_answers(m, s);
-        rig_same_answers(m, file);
+        if (!SLOW_BUILD)
+            rig_same_answers(m, file);
         mtplx_snapshot_free(s);
         mtplx_snapshot_free(file);
         mx_cold_close(c, 0);
@@ -469,7 +471,7 @@ static void test_file(void **state)
     snprintf(path, sizeof path, "%s/state", dir);
     rig_tokens(3, tokens, RIG_MAX);
     static const size_t counts[] = {1, 2, 63, 64, 200, 500};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i += SLOW_BUILD ? 2 : 1) {
         mtplx_error err = {0};
         mtplx_model *m = tiny();
         mtplx_snapshot *s = rig_snapshot(m, tokens, counts[i]);
@@ -687,7 +689,7 @@ static void test_disk_full(void **state)
         skip();
     }
     mtplx_model *m = tiny();
-    int lines = talk_on(m, dir, 6);
+    int lines = talk_on(m, dir, SLOW_BUILD ? 4 : 6);
     umount2(dir, MNT_DETACH);
     mtplx_model_free(m);
     rig_remove(dir);
@@ -716,7 +718,7 @@ static void test_read_only(void **state)
         rig_same_answers(m, s);
         mtplx_snapshot_free(s);
         mx_cold_close(c, 0);
-        lines = talk_on(m, dir, 3);
+        lines = talk_on(m, dir, SLOW_BUILD ? 1 : 3);
         mtplx_model_free(m);
     }
     umount2(dir, MNT_DETACH);

@@ -212,7 +212,7 @@ static void test_take_over(void **state)
 {
     (void)state;
     mtplx_model *m = open_tiny("cpu", 0);
-    for (size_t n = 1; n < 140; n += 23) {
+    for (size_t n = 1; n < 140; n += SLOW_BUILD ? 63 : 23) {
         mtplx_snapshot *p = mx_snapshot_take_over(cold(m, n), NULL);
         assert_non_null(p);
         check_snapshot(p, n, "taken over");
@@ -323,7 +323,7 @@ static void test_captures(void **state)
         size_t step;
     } cases[] = {{"cpu", 256, MOST}, {"cpu", 64, MOST}, {"cpu", 32, 3},
                  {"cpu", 256, 1},    {"ref", 64, MOST}, {"cpu", 48, 6}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += SLOW_BUILD ? 5 : 1) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i += SLOW_BUILD ? 6 : 1) {
         mtplx_model *m = open_tiny(cases[i].device, cases[i].max_rows);
         check_captures(m, cases[i].step);
         close_model(m);
@@ -877,7 +877,7 @@ static void test_trained(void **state)
     assert_non_null(text);
     int32_t *prompt = mtplx_encode(m, text, len, false, &n, NULL);
     assert_true(prompt && n > 40);
-    for (int i = 0; i < 20; i += SLOW_BUILD ? 6 : 3)
+    for (int i = SLOW_BUILD; i < 20; i += SLOW_BUILD ? 12 : 3)
         mtplx_seq_free(check_request(m, prompt, n, i));
     mtplx_free(prompt);
     mtplx_free(text);
