@@ -283,9 +283,9 @@ check: tests ## run the tests (SUITES="golden unit cli package api", TESTS='test
 	@MTPLX_BUILD='$(abspath $(BUILD))' MTPLX_CC='$(CC)' MTPLX_RUNNER='$(RUNNER)' MAKE='$(MAKE)' \
 		scripts/run-tests --jobs $(JOBS) --match '$(TESTS)' --skip '$(SKIP)' $(TEST_RUNS)
 
-# Sanitized code is several times slower. The long statistics and comparisons of the trained model run
-# the code that the small fixtures run, over and over.
-ASAN_SKIP ?= test_nano test_engine_law test_exact test_draft_head
+# Sanitized code is several times slower. Long statistics and comparisons of the trained model run
+# the code that the small fixtures run, over and over; synth.sh is about a tool of the benchmarks.
+ASAN_SKIP ?= test_nano test_engine_law test_exact test_draft_head test_adaptive test_law synth.sh
 ASAN_FLAGS := SANITIZE=address,undefined OPT='-O1 -g' WERROR=0
 .PHONY: asan
 asan: ## build with ASan and UBSan in build/asan, run unit, golden and CLI tests
@@ -298,8 +298,8 @@ tsan: ## build with TSan in build/tsan, run the tests about threads
 	$(MAKE) BUILD=$(BUILD)/tsan SANITIZE=thread OPT='-O1 -g' WERROR=0 SUITES=unit \
 		TESTS='$(TSAN_TESTS)' check
 
-# Arithmetic and threads that are the same C everywhere, and many times slower under emulation.
-CROSS_SKIP ?= test_depth test_engine_thread
+# Arithmetic, text and threads: the same C everywhere, and many times slower under emulation.
+CROSS_SKIP ?= test_depth test_engine_thread test_law test_jinja
 .PHONY: cross-aarch64
 cross-aarch64: ## cross build for arm64 in build/aarch64, run the unit tests under qemu-user
 	PKG_CONFIG_LIBDIR=/usr/lib/aarch64-linux-gnu/pkgconfig $(MAKE) BUILD=$(BUILD)/aarch64 \
