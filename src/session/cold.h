@@ -140,6 +140,9 @@ void mx_cold_reject(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_ke
                     const char *why);
 /* Has the system fetch an object that will be read soon: an ask, which does not wait. */
 void mx_cold_prefetch(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key);
+/* Whether that is of use: where the kernel itself reads far ahead (virtual machines often make it
+ * read megabytes), plain reads of one object after the other are the faster way. */
+bool mx_cold_wants_prefetch(const struct mx_cold *c);
 /* Notes that a snapshot was used (eviction order). */
 void mx_cold_touch(struct mx_cold *c, struct mx_cold_key key);
 

@@ -6,9 +6,15 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#ifdef __linux__
+#include <sys/sysmacros.h> /* major, minor */
+#endif
 
 /* Looks an object up; false: it is not there. */
 static bool look_up(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key)
@@ -196,6 +202,37 @@ mtplx_status mx_cold_read(struct mx_cold *c, enum mx_cold_kind kind, struct mx_c
     pthread_mutex_unlock(&c->mu);
     mx_error_prefix(err, "%s/objects/%s", c->dir.path, name);
     return s;
+}
+
+/* Kernel read-ahead from which it keeps a disk busy by itself. */
+#define FAR_KB 2048
+
+/* The kernel's read-ahead on a device; 0: not known. */
+static long read_ahead_kb(dev_t device)
+{
+    long kb = 0;
+#ifdef __linux__
+    char path[96];
+    for (int part = 0; part < 2 && !kb; part++) { /* a disk, or a partition of one */
+        snprintf(path, sizeof path, "/sys/dev/block/%u:%u/%squeue/read_ahead_kb", major(device),
+                 minor(device), part ? "../" : "");
+        FILE *f = fopen(path, "re");
+        char text[32] = "";
+        if (f && fgets(text, sizeof text, f))
+            kb = strtol(text, NULL, 10);
+        if (f)
+            fclose(f);
+    }
+#else
+    (void)device;
+#endif
+    return kb;
+}
+
+bool mx_cold_wants_prefetch(const struct mx_cold *c)
+{
+    struct stat st;
+    return c && fstat(c->dir.fd, &st) == 0 && read_ahead_kb(st.st_dev) < FAR_KB;
 }
 
 void mx_cold_prefetch(struct mx_cold *c, enum mx_cold_kind kind, struct mx_cold_key key)

@@ -182,7 +182,7 @@ static mtplx_status read_all(struct mx_cold *c, struct mx_state_builder *b,
                              const struct mx_cold_key *keys, const atomic_bool *cancel,
                              mtplx_error *err)
 {
-    size_t whole = b->shape.whole, asked = b->shared;
+    size_t whole = b->shape.whole, asked = mx_cold_wants_prefetch(c) ? b->shared : whole;
     mtplx_status st = cancelled(cancel, err);
     for (; asked < whole && asked < b->shared + AHEAD && st == MTPLX_OK; asked++)
         mx_cold_prefetch(c, MX_COLD_BLOCK, keys[asked]);
