@@ -241,6 +241,17 @@ char *mx_path_join(const char *dir, const char *name)
     return p;
 }
 
+char *mx_cache_path(const char *rest)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && *cache == '/')
+        return mx_path_join(cache, rest);
+    char *base = home && *home == '/' ? mx_path_join(home, ".cache") : NULL;
+    char *path = base ? mx_path_join(base, rest) : NULL;
+    free(base);
+    return path;
+}
+
 char *mx_exe_dir(void)
 {
     char buf[PATH_MAX];

@@ -40,6 +40,10 @@ bool mx_dir_exists(const char *path);
 /* dir + "/" + name into a malloc'ed string; NULL when out of memory. */
 char *mx_path_join(const char *dir, const char *name);
 
+/* A path below the user's cache directory ($XDG_CACHE_HOME, else $HOME/.cache), malloc'ed; NULL
+ * when neither is an absolute path, which the XDG specification asks for, or memory is out. */
+char *mx_cache_path(const char *rest);
+
 /* Directory of the running program (malloc'ed), or NULL where the system does not tell. */
 char *mx_exe_dir(void);
 

@@ -29,25 +29,12 @@ struct mx_state {
 
 /* ---- Place -------------------------------------------------------------------------------- */
 
-/* base + "/" + rest, freeing base. */
-static char *under(char *base, const char *rest)
-{
-    char *p = base ? mx_path_join(base, rest) : NULL;
-    free(base);
-    return p;
-}
-
 static char *state_dir(void)
 {
     const char *own = getenv("MTPLX_STATE_DIR");
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (own)
         return *own && strcmp(own, "off") != 0 ? strdup(own) : NULL;
-    if (cache && *cache == '/') /* the XDG specification ignores relative ones */
-        return under(strdup(cache), "mtplx/state");
-    if (home && *home == '/')
-        return under(strdup(home), ".cache/mtplx/state");
-    return NULL;
+    return mx_cache_path("mtplx/state");
 }
 
 /* FNV-1a, 64 bits: a name, not a defence; the identity inside the file is what counts. */

@@ -8,6 +8,8 @@
  * links, so that nobody can redirect a write who cannot write into the directory. */
 #include "session/cold_int.h"
 
+#include "base/file.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,13 +26,9 @@
 
 mtplx_status mx_cold_dir_default(char *out, size_t cap, mtplx_error *err)
 {
-    const char *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
-    int n = -1;
-    if (cache && *cache == '/')
-        n = snprintf(out, cap, "%s/mtplx/sessions", cache);
-    else if (home && *home == '/')
-        n = snprintf(out, cap, "%s/.cache/mtplx/sessions", home);
+    char *path = mx_cache_path("mtplx/sessions");
+    int n = path ? snprintf(out, cap, "%s", path) : -1;
+    free(path);
     if (n < 0 || (size_t)n >= cap)
         return mx_error(err, MTPLX_ERR_ARGUMENT,
                         "no directory for the session cache: neither XDG_CACHE_HOME nor HOME is a "
