@@ -7,6 +7,8 @@
  * for 1, 2, 4, 8 and 16 streams and for plain and adaptive drafting: tokens of all streams per
  * second from where all have their first token to where one has its last, relative to one stream.
  */
+#include "median.h"
+
 #include "base/clock.h"
 #include "engine/engine.h"
 
@@ -32,18 +34,6 @@ static void die(const char *what, const mtplx_error *err)
 {
     fprintf(stderr, "bench_engine: %s: %s\n", what, err->message);
     exit(1);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 static void make_prompts(void)

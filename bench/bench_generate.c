@@ -4,6 +4,8 @@
  *
  *   bench_generate [MODEL [DEVICE [THREADS]]]      (default: models/nano, auto)
  */
+#include "median.h"
+
 #include "base/clock.h"
 #include "mtplx.h"
 
@@ -20,18 +22,6 @@ static const char *const prompts[] = {
     "Tell me a short story about a fox",
 };
 #define PROMPTS (sizeof prompts / sizeof *prompts)
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
 
 static void die(const char *what, const mtplx_error *err)
 {

@@ -8,6 +8,8 @@
  * tokens, of several greedy answers, before the first that differs. Speed: one-row passes and
  * passes of 16 rows behind `context` tokens, all formats taking turns; medians of ratios within
  * rounds. Without --context there is no speed, and without a tokenizer no accuracy. */
+#include "median.h"
+
 #include "base/clock.h"
 #include "base/file.h"
 #include "mtplx.h"
@@ -42,18 +44,6 @@ static void die(const char *what, const mtplx_error *err)
 {
     fprintf(stderr, "bench_kv: %s: %s\n", what, err->message);
     exit(1);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 /* ---- Accuracy ----------------------------------------------------------------------------- */

@@ -9,6 +9,8 @@
  * question, states are written to a cold tier there, the engine is closed and opened again, and
  * loading through the session bank takes turns with plain reads of a file of the same size. The
  * files' pages leave the page cache before every read (fadvise; as root, drop_caches too). */
+#include "median.h"
+
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "session/cold_state.h"
@@ -34,18 +36,6 @@ static void die(const char *what, const mtplx_error *err)
 {
     fprintf(stderr, "bench_reuse: %s: %s\n", what, err->message);
     exit(1);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 /* ---- Requests ----------------------------------------------------------------------------- */
